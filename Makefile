@@ -1,0 +1,43 @@
+# Bare `make` prints this menu. Every target sets up what it needs; the second run is quick.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := menu
+.PHONY: menu demo test check lint types contracts format clean
+
+menu: ## print this menu
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'vindicate needs Python 3.11 or later; "$(PYTHON)" is older. Try: make PYTHON=/path/to/python3.11'; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable .
+	@touch $(STAMP)
+
+demo: $(STAMP) ## play the story on the embedded reference stack (under 3 minutes)
+	@$(BIN)/vindicate demo
+
+test: $(STAMP) ## run the tests (about 5 minutes on 2 cores)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: lint types contracts test ## linters, types, import contracts, tests
+
+lint: $(STAMP)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+contracts: $(STAMP)
+	@$(BIN)/lint-imports
+
+format: $(STAMP) ## format the code
+	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -1,0 +1,104 @@
+"""The options that many verbs share, and how a verb asks and answers."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from vindicate.errors import MisuseError, RefusedError
+from vindicate.units import Seconds, parse_duration
+
+__all__ = [
+    "DURATION",
+    "agree",
+    "example",
+    "json_option",
+    "ledger_option",
+    "print_json",
+    "say",
+    "stack_option",
+    "yes_options",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class DurationType(click.ParamType[Seconds]):
+    """A duration such as 10s or 5m, in seconds inside."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Seconds:
+        """Parse text; seconds pass through."""
+        if isinstance(value, int | float):
+            return Seconds(float(value))
+        try:
+            return parse_duration(value)
+        except MisuseError as error:
+            self.fail(f"{error.problem}; {error.remedy}", param, ctx)
+
+
+DURATION = DurationType()
+
+stack_option = click.option(
+    "--stack", "stack_file", metavar="FILE", help="Stack file; default ./vindicate.toml, then $VINDICATE_STACK."
+)
+ledger_option = click.option(
+    "--ledger", "ledger_path", metavar="PATH", help="Ledger; default .vindicate/ledger.db beside the stack file."
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else there."
+)
+
+
+def yes_options(command: _F) -> _F:
+    """Add `--yes` and `--dry-run` to a verb that writes, restarts or sends."""
+    command = click.option("--yes", "-y", is_flag=True, help="Do it without asking.")(command)
+    return click.option("--dry-run", is_flag=True, help="Print the plan and do nothing.")(command)
+
+
+def example(line: str) -> str:
+    """The epilog of a verb: one line that runs when it is copied."""
+    return f"\b\nExample:\n  {line}"
+
+
+def say(text: str) -> None:
+    """Write progress, a plan or a warning to standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(document: Any) -> None:
+    """Write one JSON document to standard output."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n")
+
+
+def agree(question: str, *, yes: bool) -> None:
+    """Ask on standard error before something is written, restarted or sent.
+
+    Raises:
+        RefusedError: The answer was no, or there is no terminal to ask on.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise RefusedError(
+            "this needs a yes, and standard input is no terminal",
+            remedy="add --yes to go on, or --dry-run to see the plan only",
+        )
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise RefusedError("answered no; nothing was changed", remedy="run it again when you are ready")
+
+
+def ledger_file(ledger_path: str | None, stack_file: str | None) -> Path:
+    """Where the ledger is: as given, else `.vindicate/ledger.db` beside the stack file, else under the current folder."""
+    from vindicate.stack.file import find_stack_file
+
+    if ledger_path is not None:
+        return Path(ledger_path)
+    stack = find_stack_file(stack_file)
+    return (stack.absolute().parent if stack else Path.cwd()) / ".vindicate" / "ledger.db"

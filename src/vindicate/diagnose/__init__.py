@@ -1,0 +1,1 @@
+"""Observations → one Diagnosis; pure."""

@@ -1,0 +1,1 @@
+"""A question → a design → trials → Effects."""

@@ -1,0 +1,1 @@
+"""Facts ↔ SQLite; the standing of every change (pure); Markdown documents."""

@@ -1,0 +1,1 @@
+"""Sessions and a pace → RequestRecords."""

@@ -1,0 +1,1 @@
+"""A live Stack → Observations: sockets, metrics, probes, processes, host, logs."""

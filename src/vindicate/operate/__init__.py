@@ -1,0 +1,1 @@
+"""A Change → backup, write, restart, verify, watch; or undone."""

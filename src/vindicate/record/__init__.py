@@ -1,0 +1,1 @@
+"""The facts that pass between rooms: frozen, typed, and nothing else."""

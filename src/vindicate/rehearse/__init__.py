@@ -1,0 +1,1 @@
+"""Proxies that misbehave on request, and the story, replayed."""

@@ -1,0 +1,1 @@
+"""Samples → estimates → verdicts; pure."""

@@ -1,0 +1,1 @@
+"""Records → terminal and HTML; decides nothing."""

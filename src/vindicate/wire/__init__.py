@@ -1,0 +1,1 @@
+"""Bytes ↔ events: SSE, OpenAI streams, Prometheus text, tcp_info; pure, no input or output."""
