@@ -8,23 +8,25 @@ __all__ = ["REDACTED", "is_secret_name", "redact_argv", "redact_json", "redact_t
 
 REDACTED = "[redacted]"
 
-_SECRET_NAME = re.compile(
-    r"(?:^|[^a-z0-9])(?:api[_-]?keys?|keys?|secrets?|tokens?|passwords?|passwd|pwd|credentials?|auth|authorization|bearer|cookie|private)(?:$|[^a-z0-9])|apikey",
-    re.IGNORECASE,
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_ALWAYS = re.compile(r"passw|passphrase|secret|apikey|api_key|credential|bearer|cookie|authorization", re.IGNORECASE)
+_SECRET_WORDS = frozenset({"key", "keys", "token", "pwd", "auth", "private", "pat"})
+# Beside one of these words a key is no key to anything, and a token is one of a model's: counts, shapes, ids, caches.
+_PLAIN_BESIDE = frozenset(
+    "value values head heads dim routing cache num n max min total prompt output input chunk chunked reserved decode prefill batch "
+    "used usage ratio capacity per id ids limit budget count position len length size step type bos eos pad stop unk special".split()
 )
-# Names that hold one of the words above and are no secrets: token *counts*, tokenizer paths, key-value caches.
-_PLAIN_NAME = re.compile(
-    r"tokens?_(?:usage|ratio|capacity|per)|(?:max|min|num|new|total|prompt|output|input|chunk(?:ed)?|reserved|decode|prefill|batch)[\w-]*tokens?$|tokenizer|key_?value|kv_",
-    re.IGNORECASE,
-)
-_IN_TEXT = (
-    re.compile(r"(?i)(\bauthorization\s*[:=]\s*(?:bearer|basic)?\s*)[^\s\"',;]+"),
+_OWNED = frozenset({"api", "access", "auth", "refresh", "hf", "admin", "user", "session", "bot"})
+
+_VALUE = r"(?P<quote>[\"'])(?P<quoted>.*?)(?P=quote)|[^\s\"',;&}\])]+"
+_ASSIGNED = re.compile(rf"(?P<head>(?<![\w-])-{{0,2}}(?P<name>[A-Za-z][\w.-]*)[\"']?\s*[:=]\s*)(?:{_VALUE})")
+_OPTION = re.compile(rf"(?P<head>(?<![\w-])--(?P<name>[A-Za-z][\w-]*)\s+)(?!--)(?:{_VALUE})")
+_HEADERS = (
+    re.compile(r"(?i)(\bauthorization[\"']?\s*[:=]\s*[\"']?)(?:[A-Za-z]+\s+)?[^\s\"',;]+"),
+    re.compile(r"(?i)(\b(?:set-)?cookie[\"']?\s*[:=]\s*)[^\r\n\"']+"),
     re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{6,}"),
-    re.compile(
-        r"(?i)(\b[\w-]*(?:api[_-]?key|secret|password|passwd|access[_-]?token|auth[_-]?token|hf[_-]?token)[\w-]*[\"']?\s*[:= ]\s*[\"']?)[^\s\"',;&}]+"
-    ),
-    re.compile(r"(?i)(://[^/\s:@]+:)[^@\s/]+(?=@)"),
-    re.compile(r"()\b(?:sk|hf|ghp|gho|xoxb|xoxp|glpat|nvapi)[-_][A-Za-z0-9_-]{8,}"),
+    re.compile(r"(://)[^/\s@]+(?=@)"),
+    re.compile(r"()\b(?:sk|hf|ghp|gho|ghs|github_pat|xoxb|xoxp|glpat|nvapi)[-_][A-Za-z0-9_-]{8,}"),
     re.compile(r"()\bAKIA[0-9A-Z]{16}\b"),
     re.compile(r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"),
 )
@@ -37,14 +39,27 @@ def is_secret_name(name: str) -> bool:
         >>> is_secret_name("HF_TOKEN"), is_secret_name("max_total_num_tokens")
         (True, False)
     """
-    return _SECRET_NAME.search(name) is not None and _PLAIN_NAME.search(name) is None
+    if _ALWAYS.search(name):
+        return True
+    words = {word.lower() for word in _WORD.findall(name)}
+    if "tokens" in words and words & _OWNED:
+        return True
+    return bool(words & _SECRET_WORDS) and not words & _PLAIN_BESIDE
 
 
 def redact_text(text: str) -> str:
-    """Blank out what looks like a secret in free text: bearer headers, ``key=value`` pairs, URL passwords, known prefixes."""
-    for pattern in _IN_TEXT:
+    """Blank out what looks like a secret in free text: headers, assignments and options by their name, URL logins, known prefixes."""
+    for pattern in _HEADERS:
         text = pattern.sub(lambda match: match[1] + REDACTED, text)
+    for named in (_ASSIGNED, _OPTION):
+        text = named.sub(_blank, text)
     return text
+
+
+def _blank(match: re.Match[str]) -> str:
+    if not is_secret_name(match["name"]) or REDACTED in match[0]:
+        return match[0]
+    return match["head"] + (match["quote"] or "") + REDACTED + (match["quote"] or "")
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
@@ -56,13 +71,10 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
             out.append(REDACTED)
             hide_next = False
             continue
-        hide_next = False
         name, equals, _ = word.partition("=")
-        if is_secret_name(name.lstrip("-")) and (equals or word.startswith("-")):
-            out.append(f"{name}={REDACTED}" if equals else word)
-            hide_next = not equals
-        else:
-            out.append(redact_text(word))
+        secret = is_secret_name(name.lstrip("-")) and bool(equals or word.startswith("-")) and " " not in name
+        hide_next = secret and not equals
+        out.append(f"{name}={REDACTED}" if secret and equals else word if secret else redact_text(word))
     return out
 
 
@@ -70,11 +82,16 @@ def redact_json(value: Any) -> Any:
     """Copy a JSON-like value with secrets blanked out, by field name and by content, at any depth."""
     if isinstance(value, Mapping):
         return {
-            key: REDACTED
-            if isinstance(key, str) and is_secret_name(key) and inner not in (None, "", False, True)
-            else redact_json(inner)
+            key: REDACTED if isinstance(key, str) and inner and _hides(key, inner) else redact_json(inner)
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
         return [redact_json(inner) for inner in value]
     return redact_text(value) if isinstance(value, str) else value
+
+
+def _hides(name: str, value: Any) -> bool:
+    """Whether *value* under *name* is a secret: a text under any such name, whatever it is under an unmistakable one."""
+    if isinstance(value, bool) or not is_secret_name(name):
+        return False
+    return isinstance(value, str | bytes) or _ALWAYS.search(name) is not None

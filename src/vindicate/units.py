@@ -5,7 +5,7 @@ from typing import NewType
 
 from vindicate.errors import MisuseError
 
-__all__ = ["Bytes", "Seconds", "format_bytes", "format_duration", "parse_duration"]
+__all__ = ["Bytes", "Seconds", "format_bytes", "format_duration", "parse_duration", "shown"]
 
 Seconds = NewType("Seconds", float)
 Bytes = NewType("Bytes", int)
@@ -55,3 +55,13 @@ def format_bytes(n_bytes: float) -> str:
         if abs(n_bytes) >= size:
             return f"{n_bytes / size:.1f} {unit}"
     return f"{n_bytes:.0f} B"
+
+
+def shown(value: str | None) -> str:
+    """A knob's value for a person: unset, empty and a text are three things.
+
+    Example:
+        >>> shown(None), shown(""), shown("256")
+        ('unset', '"" (empty)', '256')
+    """
+    return "unset" if value is None else value or '"" (empty)'

@@ -151,7 +151,8 @@ class Justification:
     """*change* rests on all of *claims* together; several justifications of one change are alternatives.
 
     Attributes:
-        need: ``not_refuted`` (enough to take a risk away), ``live`` (displaced no longer counts), ``supported`` (to add one).
+        need: ``supported`` (only a supported claim carries it), else an open one does too. ``not_refuted``, of a revert, and
+            ``live`` are read alike: a displaced claim carries neither, and weakens both.
         quote: The words it was taken from, where it was found later.
     """
 

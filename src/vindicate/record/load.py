@@ -21,6 +21,9 @@ class RequestRecord:
             ``cancelled``: the client itself left, as agents do; never counted as completed.
         asked, answered: The planted value that this round asked for, and what came; ``None`` in a round that asks nothing.
         recalled: Whether the answer held the planted value; ``None`` when nothing was asked or nothing came.
+        error: Its kind in one word: ``no_headers``, ``no_first_byte``, ``stalled``, ``no_end``, ``truncated``, ``reset``,
+            ``refused``, ``http_503``, ``not_sse``, ``garbage``, ``error_event``, ``aborted``, ``over_length``, ``deadline``, ``interrupted`` …
+        detail: What the server or the socket said, redacted.
         stall_age_s: Silence at the moment it was given up.
     """
 
@@ -41,6 +44,7 @@ class RequestRecord:
     status: int | None = None
     finish_reason: str | None = None
     error: str | None = None
+    detail: str = ""
     stall_age_s: float | None = None
     asked: str | None = None
     answered: str | None = None
@@ -86,7 +90,13 @@ class LevelSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSummary:
-    """A whole run."""
+    """A whole run.
+
+    Attributes:
+        complete: It ran as planned: neither interrupted nor ended early.
+        ended_early: Why it did not, in one sentence.
+        out: The folder that holds its files.
+    """
 
     schema: str
     url: str
@@ -97,3 +107,6 @@ class LoadSummary:
     client_error_ms: float | None = None
     complete: bool = True
     simulated: bool = False
+    seed: int | None = None
+    ended_early: str | None = None
+    out: str | None = None

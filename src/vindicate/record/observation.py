@@ -37,6 +37,8 @@ class SocketSample:
     """One look at one socket (`tcp_info`, Linux `include/uapi/linux/tcp.h`).
 
     Attributes:
+        state: As the kernel names it: ``ESTABLISHED``, ``SYN_SENT``, ``SYN_RECV``, ``FIN_WAIT1``, ``FIN_WAIT2``, ``TIME_WAIT``,
+            ``CLOSE``, ``CLOSE_WAIT``, ``LAST_ACK``, ``LISTEN``, ``CLOSING``.
         rx: Bytes received and acknowledged by us since the connection began (`tcpi_bytes_received`).
         tx: Bytes sent by us and acknowledged by the peer since it began (`tcpi_bytes_acked`, less the SYN).
         unread: Bytes in the receive queue that the process has not read (Recv-Q).
@@ -45,6 +47,10 @@ class SocketSample:
             gives its age. Two of these a millisecond apart do not tell an order.
         retransmits: Segments sent again since the connection began.
         zero_window: Whether the peer's window is closed (probe timer running).
+        counted: Whether *rx* and *tx* are known; false when the kernel gave no counters (then they are 0 and mean nothing).
+            In TIME_WAIT they are those of the last look before.
+        last_ack_age_s: Since the peer was last heard of, by any packet that acknowledges (`tcpi_last_ack_recv`); in CLOSE_WAIT that is
+            as a rule its FIN.
     """
 
     t_s: float
@@ -57,6 +63,8 @@ class SocketSample:
     last_tx_age_s: float | None = None
     retransmits: int = 0
     zero_window: bool = False
+    counted: bool = True
+    last_ack_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +75,7 @@ class Connection:
         id: Unique inside the capture.
         pids: Processes that hold the socket; empty when they could not be seen (another user's) or when the
             kernel alone holds it (TIME_WAIT, orphaned).
-        samples: In time order; may be one.
+        samples: In time order; may be one. Looks between two equal ones are left out: the counters hold until the next sample.
         closed: It was seen to be gone before the window ended.
         fresh: It was first seen after the window began.
         ours: It belongs to one of our own probes or scrapes and counts for nobody.
@@ -133,6 +141,7 @@ class ProbeResult:
         target: Service whose URL was called.
         shape: ``chat``, ``completion``, ``pd_pair`` (both legs at once, with bootstrap fields of our own), ``health`` …
         covers: Services that the request has to pass through for a good answer, *target* first.
+        may_pass: Services of which it passes some: of several workers of one role it takes one.
         terminated: The stream ended as its protocol demands: `[DONE]` seen and the body complete.
         gaps_s: Time between arrivals of body chunks; shows buffering.
         error: ``refused``, ``connect_timeout``, ``no_headers`` (deadline before a status), ``no_first_byte``,
@@ -140,6 +149,9 @@ class ProbeResult:
             ``reset``, ``truncated``, ``http_500`` …, ``not_sse``, ``garbage``; ``None`` when all was well.
         request_bytes, response_bytes: Size on the wire of head and body, for subtraction from counters.
         worker: Value of a response header that names the worker, where the router sends one.
+        body_complete: The body ended as HTTP demands, whatever it held.
+        n_replaced: Replacement characters (U+FFFD) in the body: somebody decoded a character in two halves.
+        legs: Of a ``pd_pair``: how each leg ended, by service; ``None`` is well.
     """
 
     target: str
@@ -161,6 +173,10 @@ class ProbeResult:
     response_bytes: int = 0
     worker: str | None = None
     detail: str = ""
+    legs: dict[str, str | None] = field(default_factory=dict)
+    may_pass: tuple[str, ...] = ()
+    body_complete: bool = False
+    n_replaced: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +210,12 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """Pressure on the host over the window: PSI shares (0 to 100), memory, ports; ``None`` where the kernel does not say."""
+    """Pressure on the host over the window: PSI shares (0 to 100), memory, ports; ``None`` where the kernel does not say.
+
+    Attributes:
+        time_wait_to: Sockets in TIME_WAIT at the end of the window by service port of the chain, ``HOST:PORT``.
+        oom_kills: Within the window.
+    """
 
     cpu_pressure_pct: float | None = None
     memory_pressure_pct: float | None = None
@@ -205,6 +226,7 @@ class HostFacts:
     disk_free_bytes: int | None = None
     ephemeral_ports: int | None = None
     n_time_wait: int | None = None
+    time_wait_to: dict[str, int] = field(default_factory=dict)
     oom_kills: int | None = None
 
 
@@ -227,6 +249,7 @@ class SeenService:
         pids: Its processes, found from the port; empty when they cannot be seen or it is dead.
         knobs: Declared knob names that it must hold, with the declared value, or ``None``.
         client: It is a client of the entry, not a service.
+        said_to_hang: A user named this client as one that hangs.
     """
 
     name: str
@@ -239,11 +262,12 @@ class SeenService:
     knobs: dict[str, str | None] = field(default_factory=dict)
     client: bool = False
     remote: bool = False
+    said_to_hang: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """Everything recorded in one window on one host."""
+    """Everything recorded in one window on one host; *n_looks* is how often the sockets were looked at."""
 
     schema: str
     host: str
@@ -259,3 +283,4 @@ class Capture:
     host_facts: HostFacts = HostFacts()
     log_lines: tuple[LogLine, ...] = ()
     blind: tuple[str, ...] = ()
+    n_looks: int | None = None

@@ -35,7 +35,8 @@ def find_stack_file(given: str | None) -> Path | None:
             return path / "vindicate.toml"
         if not path.is_file():
             raise MisuseError(
-                f"no stack file {given}", remedy="try: vindicate init, or vindicate stack init --reference DIR"
+                f"no stack file {given}",
+                remedy="name the file that declares your services, or write one to try things on: vindicate stack init --reference DIR",
             )
         return path
     here = Path("vindicate.toml")
@@ -61,7 +62,7 @@ def load_stack(given: str | None) -> Stack:
     if path is None:
         raise MisuseError(
             "no stack file: neither ./vindicate.toml nor $VINDICATE_STACK",
-            remedy="try: vindicate --stack FILE …, or vindicate stack init --reference DIR for a stack to try things on",
+            remedy="name one with --stack FILE, or write one to try things on: vindicate stack init --reference DIR",
         )
     return read_stack(path)
 
@@ -105,6 +106,9 @@ class _Reader:
             r"\s*\[\s*" + r"\s*\.\s*".join(f"[\"']?{re.escape(part)}[\"']?" for part in table.split(".", 1)) + r"\s*\]"
         )
         start = next((index for index, line in enumerate(self.lines) if header.match(line)), None)
+        if start is None:  # the table is only there through its own tables, or as a key
+            inside = re.compile(rf"\s*(?:\[\s*{re.escape(table)}\s*\.|{re.escape(table)}\s*=)")
+            start = next((index for index, line in enumerate(self.lines) if inside.match(line)), None)
         if start is None:
             return 1
         if key is not None:

@@ -1,5 +1,6 @@
 """What a stack is: services that call one another, the knobs they hold, and how each is started."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +83,11 @@ class Service:
         parts = urlsplit(self.url)
         return parts.port or (443 if parts.scheme == "https" else 80)
 
+    def auth(self) -> dict[str, str]:
+        """The bearer header, from the environment variable that *api_key_env* names; the key is never stored."""
+        key = os.environ.get(self.api_key_env) if self.api_key_env else None
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
@@ -104,7 +110,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A chain of services, from the entry down; *file* is the stack file, ``None`` when it was discovered."""
+    """A chain of services, from the entry down; *file* is the stack file, ``None`` when it was discovered; *others*: URLs of further chains seen then."""
 
     name: str
     entry: str
@@ -112,6 +118,7 @@ class Stack:
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     clients: Mapping[str, Client] = field(default_factory=dict)
     file: Path | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def home(self) -> Path:

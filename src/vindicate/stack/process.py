@@ -13,7 +13,17 @@ from vindicate.clock import iso
 from vindicate.errors import MisuseError
 from vindicate.stack.model import Service
 
-__all__ = ["KnobReading", "is_local", "listening_pids", "process_tree", "read_knob", "service_pids", "started_at"]
+__all__ = [
+    "KnobReading",
+    "LiveValue",
+    "is_local",
+    "listening_pids",
+    "live_readings",
+    "process_tree",
+    "read_knob",
+    "service_pids",
+    "started_at",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +39,15 @@ class KnobReading:
     name: str
     value: str | None
     problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveValue:
+    """What the live processes hold: *known* only when they could all be read and agree; *note* says what is odd."""
+
+    value: str | None
+    known: bool
+    note: str = ""
 
 
 def is_local(host: str) -> bool:
@@ -118,7 +137,14 @@ def matching_pids(match: str) -> tuple[int, ...]:
 
 
 def _alive(pids: Iterable[int]) -> tuple[int, ...]:
-    return tuple(pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    found = []
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.Error:
+            continue  # it ended, just now or before
+    return tuple(found)
 
 
 def process_tree(pids: Iterable[int]) -> tuple[int, ...]:
@@ -172,3 +198,13 @@ def read_knob(pid: int, name: str) -> KnobReading:
     return KnobReading(
         pid=pid, name=name, value=None, problem="its environment was overwritten, and no parent's is whole"
     )
+
+
+def live_readings(service: Service, name: str) -> tuple[KnobReading, ...]:
+    """What every live process of the service holds: its own, and all below them.
+
+    Raises:
+        MisuseError: Its pidfile is there and holds no number.
+    """
+    readings = [read_knob(pid, name) for pid in process_tree(service_pids(service))]
+    return tuple(reading for reading in readings if not (reading.problem or "").endswith("is gone"))

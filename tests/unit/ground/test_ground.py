@@ -61,16 +61,9 @@ def test_every_error_of_the_tree_has_an_exit_code_of_the_contract():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "HF_TOKEN",
-        "api_key",
-        "--api-key",
-        "admin_api_key",
-        "OPENAI_API_KEY",
-        "db-password",
-        "AWS_SECRET_ACCESS_KEY",
-        "Authorization",
-    ],
+    """HF_TOKEN api_key --api-key admin_api_key OPENAI_API_KEY db-password AWS_SECRET_ACCESS_KEY Authorization ADMIN_TOKEN MINIO_TOKEN
+    NEW_RELIC_TOKEN KV_PASSWORD AZURE_KV_SECRET accessToken PGPASSWORD PASSPHRASE MASTER_KEY API_TOKENS apiKey ssh-private-key
+    SESSION_COOKIE key token x-api-key GITHUB_PAT client_secret CREDENTIALS""".split(),
 )
 def test_knows_names_of_secrets(name):
     assert is_secret_name(name)
@@ -78,15 +71,9 @@ def test_knows_names_of_secrets(name):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "max_total_num_tokens",
-        "token_usage",
-        "tokenizer_path",
-        "--max-tokens",
-        "kv_cache_dtype",
-        "SGLANG_SM120_MMA_TARGET_CTAS",
-        "num_reserved_decode_tokens",
-    ],
+    """max_total_num_tokens token_usage tokenizer_path --max-tokens kv_cache_dtype SGLANG_SM120_MMA_TARGET_CTAS num_reserved_decode_tokens
+    tokens eos_token_id num_key_value_heads routing_keys_active token_ratio new_token_ratio author monkey tokens_per_s PATH keyboard
+    output_tok_per_s skip_tokenizer_init --key-value-heads""".split(),
 )
 def test_leaves_names_that_only_look_like_secrets(name):
     assert not is_secret_name(name)
@@ -97,20 +84,53 @@ def test_leaves_names_that_only_look_like_secrets(name):
     [
         "Authorization: Bearer planted-s3cret-1",
         "curl -H 'authorization: bearer planted-s3cret-1' http://x",
+        "Authorization: Token planted-s3cret-1",
+        "{'authorization': 'Basic planted-s3cret-1'}",
         "OPENAI_API_KEY=planted-s3cret-1 python serve.py",
+        "export GITHUB_TOKEN='planted-s3cret-1'",
+        "token=planted-s3cret-1",
+        "serve --token planted-s3cret-1 --port 1",
+        "serve --admin-token=planted-s3cret-1",
+        "MASTER_KEY=planted-s3cret-1",
+        "Cookie: session=planted-s3cret-1; theme=planted-s3cret-2",
+        "Set-Cookie: id=planted-s3cret-1",
         '"api_key": "planted-s3cret-1"',
+        "{'hf_token': 'planted s3cret with blanks'}",
         "http://user:planted-s3cret-1@host:80/",
+        "http://planted-s3cret-1@host/v1",
+        "GET /v1/models?key=planted-s3cret-1&x=1",
         "token sk-planted-s3cret-1",
+        "github_pat_11PLANTEDs3cretAAAAAAAA",
+        "password: planted-s3cret-1",
     ],
 )
 def test_no_planted_secret_stays_in_text(text):
     assert "s3cret" not in redact_text(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_total_num_tokens=4096, token_usage: 0.31, tokens: 45",
+        "Prefill bootstrap failed for rid=3f2a room=881, kv_cache_dtype: auto",
+        "http://127.0.0.1:30001/v1/models?dp_rank=0",
+        "python -m sglang.launch_server --tokenizer-path m --max-total-tokens 32768 --port 30000",
+    ],
+)
+def test_leaves_text_without_secrets_as_it_is(text):
+    assert redact_text(text) == text
+
+
 def test_hides_option_values_in_both_forms():
-    assert redact_argv(["serve", "--api-key", "abc", "--model=m", "--admin-api-key=xyz", "--port", "1"]) == [
-        "serve", "--api-key", REDACTED, "--model=m", f"--admin-api-key={REDACTED}", "--port", "1",
+    assert redact_argv(["serve", "--api-key", "abc", "--model=m", "--admin-api-key=xyz", "--admin-token", "t", "--port", "1"]) == [
+        "serve", "--api-key", REDACTED, "--model=m", f"--admin-api-key={REDACTED}", "--admin-token", REDACTED, "--port", "1",
     ]  # fmt: skip
+
+
+def test_hides_all_that_stands_under_an_unmistakable_name():
+    assert redact_json({"cookies": {"sid": "x"}, "password": 1234, "secret": False, "credentials": None}) == {
+        "cookies": REDACTED, "password": REDACTED, "secret": False, "credentials": None,
+    }  # fmt: skip
 
 
 def test_hides_secrets_at_any_depth_of_json():

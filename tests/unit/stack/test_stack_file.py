@@ -96,6 +96,7 @@ def test_restart_sets_and_orders_follow_the_file(write):
         ('api_key_env = "DSV4_KEY"', 'api_key_env = "sk-123"', "NAME"),
         ("gpus = [4, 5, 6, 7]", 'gpus = "4"', "'4'"),
         ('match = "agent_harness.py"', "match = 3", "3"),
+        ("[knobs.SGLANG", "[knobz.SGLANG", "knobz"),
     ],
 )
 def test_names_the_line_and_the_value_of_what_is_wrong(write, old, new, says):

@@ -1,0 +1,89 @@
+"""A port → what it says of itself, by a few GETs with short deadlines; never anything that changes it."""
+
+import asyncio
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import msgspec
+
+from vindicate.stack.http import Exchange, exchange
+from vindicate.wire.prometheus import read_page
+
+__all__ = ["ASK_S", "BODY_LIMIT", "Answers", "ask"]
+
+ASK_S = 1.5
+BODY_LIMIT = 1_000_000
+_ROUTERS = {"smg_": "sglang-router", "sgl_router_": "sglang-router", "vllm_router_": "vllm-router"}
+_ENGINES = {"sglang:": "sglang", "vllm:": "vllm", "llamacpp:": "llama.cpp"}
+
+
+@dataclass(slots=True)
+class Answers:
+    """What a port said to three GETs.
+
+    Attributes:
+        spoke: Some HTTP status came.
+        silent: It took the connection, or let it wait, and said nothing.
+        llm: It answers like an LLM service, or like something that passes such answers on.
+        mode: ``prefill`` or ``decode``, where it says so; a router passes on what its first worker says.
+        engine, router: Whose metrics it shows, in the words of the stack file.
+        metrics: Where it shows them.
+    """
+
+    spoke: bool = False
+    silent: bool = False
+    refused: bool = False
+    llm: bool = False
+    mode: str | None = None
+    engine: str | None = None
+    router: str | None = None
+    metrics: str | None = None
+
+
+async def ask(url: str, other_ports: list[int]) -> Answers:
+    """Three GETs to a port, and one for metrics to each further port of the same process."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    pages = [f"{url}/metrics", *(f"{parts.scheme}://{host}:{port}/metrics" for port in other_ports)]
+    models, info, *metrics = await asyncio.gather(
+        *(_get(each) for each in (f"{url}/v1/models", f"{url}/model_info", *pages))
+    )
+    made = Answers()
+    first = (models, info, metrics[0])
+    made.spoke = any(one.status is not None for one in first)
+    made.refused = all(one.error in ("refused", "unreachable", "unresolved", "connect_timeout") for one in first)
+    made.silent = not made.spoke and any(one.error in ("no_headers", "connect_timeout") for one in first)
+    listed = _json(models)
+    made.llm = isinstance(listed.get("data"), list) or models.status in (401, 403)
+    mode = _json(info).get("disaggregation_mode")
+    made.mode = mode if mode in ("prefill", "decode") else None
+    made.llm |= "model_path" in _json(info)
+    for page, answer in zip(pages, metrics, strict=True):
+        _read_families(made, page, answer)
+    return made
+
+
+def _read_families(made: Answers, page: str, answer: Exchange) -> None:
+    if answer.status != 200 or answer.error is not None:
+        return
+    for value in read_page(answer.body, limit=2000).values:
+        for prefix, engine in _ROUTERS.items():
+            if value.name.startswith(prefix):
+                made.router, made.metrics, made.llm = made.router or engine, page, True
+        for prefix, engine in _ENGINES.items():
+            if value.name.startswith(prefix):
+                made.engine, made.metrics, made.llm = made.engine or engine, made.metrics or page, True
+
+
+async def _get(url: str) -> Exchange:
+    return await exchange(url, deadline_s=ASK_S, limit_bytes=BODY_LIMIT)
+
+
+def _json(answer: Exchange) -> dict[str, object]:
+    if answer.error is not None or answer.status != 200:
+        return {}
+    try:
+        found = msgspec.json.decode(answer.body)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,273 @@
+"""The TCP sockets of this host, as the kernel tells them, and which process holds each."""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vindicate.errors import CannotError
+from vindicate.record.observation import Address
+from vindicate.wire.sockdiag import (
+    LISTEN,
+    STATES,
+    DumpReader,
+    NetlinkRefusedError,
+    SockDiagError,
+    SocketTable,
+    address_text,
+    decode,
+    empty_table,
+    payload_received,
+    payload_sent,
+    request,
+)
+
+__all__ = ["EndedSockets", "InodeOwners", "RawSocket", "dump_sockets", "dump_table", "has_sock_diag", "raw_sockets"]
+
+_NETLINK_SOCK_DIAG = 4
+_SO_RCVBUFFORCE = 33
+_BUFFER = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class RawSocket:
+    """One TCP socket. *rx* and *tx* are payload bytes, ``None`` where the kernel did not say; for a listener *rqueue* is
+    the accept queue's length and *wqueue* its limit."""  # noqa: D205, D209 the sentence is one
+
+    state: str
+    local: Address
+    remote: Address
+    inode: int
+    uid: int
+    cookie: int
+    rqueue: int
+    wqueue: int
+    rx: int | None
+    tx: int | None
+
+
+def dump_table(ports: Iterable[int] = ()) -> SocketTable:
+    """All TCP sockets of this network namespace, IPv4 and IPv6, as one table; with *ports* only those that touch one.
+
+    Without `sock_diag` (not permitted, no such module) they come from /proc/net/tcp and tcp6; then ``has_info`` is false.
+
+    Raises:
+        CannotError: Neither can be read.
+    """
+    try:
+        return np.concatenate([_dump(family, tuple(ports)) for family in (socket.AF_INET, socket.AF_INET6)])
+    except (OSError, SockDiagError):
+        return _proc_table()
+
+
+def has_sock_diag() -> bool:
+    """Whether this process may ask the kernel by `sock_diag`; without it there are no byte counters."""
+    try:
+        _dump(socket.AF_INET, (9,))
+    except (OSError, SockDiagError):
+        return False
+    return True
+
+
+def _dump(family: int, ports: tuple[int, ...]) -> SocketTable:
+    try:
+        return _ask(request(family, ports=ports))
+    except NetlinkRefusedError:
+        if not ports:
+            raise
+    table = _ask(request(family))  # an older kernel, that does not know this filter
+    chosen = np.isin(table["sport"], ports) | np.isin(table["dport"], ports)
+    return table[chosen]
+
+
+def _ask(message: bytes) -> SocketTable:
+    reader = DumpReader()
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
+        link.settimeout(2.0)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        link.send(message)
+        while not reader.done:
+            reader.feed(link.recv(_BUFFER))
+    return reader.table()
+
+
+def _proc_table() -> SocketTable:
+    rows: list[SocketTable] = []
+    problem: OSError | None = None
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        try:
+            text = Path("/proc/net", name).read_text(encoding="ascii")
+        except OSError as error:
+            problem = error
+            continue
+        rows.extend(_proc_row(line.split(), family) for line in text.splitlines()[1:])
+    if not rows and problem is not None:
+        raise CannotError(
+            f"the sockets of this host cannot be read: {problem}", remedy="vindicate diagnose needs Linux with /proc"
+        ) from problem
+    return np.concatenate(rows) if rows else empty_table()
+
+
+def _proc_row(words: list[str], family: int) -> SocketTable:
+    row = empty_table(1)
+    row["family"] = family
+    row["state"] = int(words[3], 16)
+    for text, port, address in ((words[1], "sport", "src"), (words[2], "dport", "dst")):
+        host, _, number = text.partition(":")
+        # Each group of four bytes is printed as a number of the host's own byte order.
+        raw = b"".join(bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8))
+        row[port] = int(number, 16)
+        row[address] = np.void(raw.ljust(16, b"\0"))
+    row["wqueue"], row["rqueue"] = (int(part, 16) for part in words[4].split(":"))
+    row["timer"] = int(words[5].split(":")[0], 16)
+    row["uid"], row["inode"] = int(words[7]), int(words[9])
+    row["cookie"] = hash((words[1], words[2])) & (2**63 - 1)  # the same at each look while the ends are the same
+    return row
+
+
+def raw_sockets(table: SocketTable) -> list[RawSocket]:
+    """One object a row; who opened a connection is told from the listening ports in the table."""
+    passive = np.isin(table["sport"], table["sport"][table["state"] == LISTEN])
+    rx, tx = payload_received(table).tolist(), payload_sent(table, passive).tolist()
+    known = table["has_bytes"].tolist()
+    out = []
+    for index, row in enumerate(table):
+        family = int(row["family"])
+        out.append(
+            RawSocket(
+                state=STATES[row["state"]] if row["state"] < len(STATES) else STATES[0],
+                local=Address(address_text(family, row["src"].tobytes()), int(row["sport"])),
+                remote=Address(address_text(family, row["dst"].tobytes()), int(row["dport"])),
+                inode=int(row["inode"]),
+                uid=int(row["uid"]),
+                cookie=int(row["cookie"]),
+                rqueue=int(row["rqueue"]),
+                wqueue=int(row["wqueue"]),
+                rx=rx[index] if known[index] else None,
+                tx=tx[index] if known[index] else None,
+            )
+        )
+    return out
+
+
+def dump_sockets(ports: Iterable[int] = ()) -> list[RawSocket]:
+    """All TCP sockets of this host as objects; see `dump_table`.
+
+    Raises:
+        CannotError: They cannot be read.
+    """
+    return raw_sockets(dump_table(ports))
+
+
+class EndedSockets:
+    """The kernel's notices of TCP sockets that end (`SKNLGRP_INET_TCP_DESTROY` and its IPv6 twin, include/uapi/linux/sock_diag.h).
+
+    Each carries the last counters, so that a connection that lives between two looks is counted, and the last bytes of
+    every other one too. While it is open the kernel writes one such message for every TCP socket of this namespace that ends.
+    """
+
+    _GROUPS = (1 << 0) | (1 << 2)
+
+    def __init__(self) -> None:
+        self.lost = False
+        self._link: socket.socket | None = None
+        try:
+            kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+            self._link = socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG)
+            self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+            with contextlib.suppress(OSError):  # past the host's limit, where we may
+                self._link.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 22)
+            self._link.bind((0, self._GROUPS))
+        except OSError:
+            self.close()
+
+    @property
+    def open(self) -> bool:
+        """Whether the kernel lets us listen."""
+        return self._link is not None
+
+    def drain(self) -> SocketTable:
+        """The sockets that ended since the last call; *lost* is set when there were more than the queue holds."""
+        tables: list[SocketTable] = [empty_table()]
+        while self._link is not None:
+            try:
+                tables.append(decode(self._link.recv(_BUFFER)))
+            except BlockingIOError:
+                break
+            except (OSError, SockDiagError):  # ENOBUFS: the queue was full
+                self.lost = True
+        return np.concatenate(tables)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+class InodeOwners:
+    """Socket inode → the processes that hold it; only inodes not seen before are looked for.
+
+    Processes that were found to hold one before are searched first; all others at most once in *full_every_s*.
+    """
+
+    def __init__(self, full_every_s: float = 1.0) -> None:
+        self._owners: dict[int, tuple[int, ...]] = {}
+        self._tried: set[int] = set()
+        self._full_every_s = full_every_s
+        self._last_full = float("-inf")
+        self._unreadable = False
+
+    @property
+    def saw_foreign(self) -> bool:
+        """Whether a process of another user could not be searched."""
+        return self._unreadable
+
+    def __getitem__(self, inode: int) -> tuple[int, ...]:
+        """The holders of *inode* as last resolved; empty when unknown or out of sight."""
+        return self._owners.get(inode, ())
+
+    def resolve(self, inodes: Iterable[int]) -> None:
+        """Look for the holders of those *inodes* that are new."""
+        wanted = {inode for inode in inodes if inode and not self._owners.get(inode)}
+        if not wanted:
+            return
+        near = {pid for pids in self._owners.values() for pid in pids}
+        wanted -= self._search(wanted, near)
+        if wanted and time.monotonic() - self._last_full >= self._full_every_s:
+            self._last_full = time.monotonic()
+            every = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+            self._search(wanted, every)
+
+    def resolve_among(self, inodes: Iterable[int], pids: set[int]) -> None:
+        """Look for the holders of those *inodes* that are new, in *pids* only; each inode is looked for once."""
+        wanted = {inode for inode in inodes if inode and inode not in self._owners and inode not in self._tried}
+        if wanted:
+            self._tried |= wanted - self._search(wanted, pids)
+
+    def _search(self, wanted: set[int], pids: set[int]) -> set[int]:
+        found: dict[int, list[int]] = {}
+        for pid in sorted(pids):
+            folder = f"/proc/{pid}/fd"
+            try:
+                names = os.listdir(folder)
+            except PermissionError:
+                self._unreadable = True
+                continue
+            except OSError:
+                continue
+            for name in names:
+                with contextlib.suppress(OSError):
+                    link = os.readlink(f"{folder}/{name}")
+                    if link.startswith("socket:["):
+                        inode = int(link[8:-1])
+                        if inode in wanted and pid not in found.setdefault(inode, []):
+                            found[inode].append(pid)
+        hits = {inode: tuple(holders) for inode, holders in found.items() if holders}
+        self._owners.update(hits)
+        return set(hits)
