@@ -1,0 +1,105 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vindicate.load.summary import busy_curve, quantiles, steady_spans, summarise, time_average
+from vindicate.record.load import RequestRecord
+
+
+def record(start, e2e, *, outcome="completed", session=0, silent=None, ttft=0.1, n_tokens=11, gaps=None, recalled=None):
+    spread = [(e2e - ttft) / (n_tokens - 1)] * (n_tokens - 1) if gaps is None else gaps
+    return RequestRecord(
+        id="x",
+        level=1,
+        session=session,
+        round=1,
+        started_at="",
+        start_s=start,
+        outcome=outcome,
+        e2e_s=e2e,
+        ttft_s=ttft,
+        gaps_s=tuple(spread),
+        n_tokens=n_tokens,
+        stall_age_s=silent,
+        recalled=recalled,
+        error=outcome if outcome not in ("completed", "cancelled") else None,
+    )
+
+
+@pytest.mark.parametrize(("name", "smallest"), [("p50", 6), ("p90", 36), ("p95", 72), ("p99", 368)])
+def test_a_quantile_is_null_until_the_sample_can_bound_it(name, smallest):
+    assert getattr(quantiles([0.001] * (smallest - 1)), name) is None
+    assert getattr(quantiles([0.001] * smallest), name) == 1.0
+
+
+def test_quantiles_of_known_values_in_ms():
+    found = quantiles([index / 1000 for index in range(1001)])
+    assert (found.n, found.mean, found.p50, found.p90, found.p99) == (1001, 500.0, 500.0, 900.0, 990.0)
+
+
+def test_no_value_gives_no_figure():
+    assert quantiles([]).mean is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=30))
+def test_the_sweep_counts_what_a_plain_count_counts(raw):
+    spans = [(float(start), float(start + length)) for start, length in raw]
+    for time, count in busy_curve(spans):
+        assert count == sum(begin <= time < end for begin, end in spans)
+
+
+def test_a_hand_over_at_one_instant_is_one_stream_not_two():
+    assert max(count for _, count in busy_curve([(0.0, 1.0), (1.0, 2.0)])) == 1
+
+
+def test_time_average_of_a_known_curve():
+    curve = busy_curve([(0.0, 4.0), (1.0, 3.0)])
+    assert time_average(curve, [(0.0, 4.0)]) == pytest.approx(1.5)
+    assert time_average(curve, [(1.0, 3.0)]) == pytest.approx(2.0)
+    assert time_average(curve, []) == 0.0
+
+
+def test_the_wait_for_a_stalled_stream_is_in_no_denominator():
+    stalled = record(0, 31.0, outcome="stalled", session=1, silent=30.0, n_tokens=11)
+    records = [record(0, 1.0), record(1.0, 1.0), stalled]
+    assert steady_spans(records) == [(0, 1.0)]
+    assert summarise(2, 31.0, records).output_tok_per_s == pytest.approx(11.0)
+
+
+def test_the_drain_of_a_level_is_not_steady():
+    records = [record(0, 1.0, session=number) for number in range(9)] + [record(0, 10.0, session=9)]
+    assert steady_spans(records) == [(0, 1.0)]
+
+
+def test_rounds_of_one_session_count_as_one_live_span():
+    records = [record(0, 1.0), record(1.01, 1.0)]
+    assert steady_spans(records) == [(0, 2.01)]
+
+
+def test_broken_streams_improve_no_figure():
+    whole = [record(0, 1.0, session=number) for number in range(4)]
+    broken = [record(0, 0.2, outcome="truncated", session=9), record(0, 0.1, outcome="failed", session=8)]
+    assert summarise(4, 1.0, whole + broken).e2e_ms == summarise(4, 1.0, whole).e2e_ms
+    found = summarise(4, 1.0, whole + broken)
+    assert (found.completed, found.truncated, found.failed, found.errors) == (4, 1, 1, {"failed": 1, "truncated": 1})
+
+
+def test_tpot_leaves_the_first_token_out_and_uses_the_servers_count():
+    found = summarise(1, 1.0, [record(0, 1.0, ttft=0.4, n_tokens=13, gaps=[0.3, 0.3])])
+    assert found.tpot_ms.mean == pytest.approx(50.0)
+    assert found.itl_ms.mean == pytest.approx(300.0)
+
+
+def test_recall_is_counted_only_where_it_was_asked():
+    found = summarise(1, 3.0, [record(0, 1, recalled=True), record(1, 1, recalled=False), record(2, 1)])
+    assert (found.recall_asked, found.recall_failed) == (2, 1)
+
+
+def test_a_level_with_nothing_in_it_has_no_figures():
+    found = summarise(8, 0.0, [])
+    assert (found.output_tok_per_s, found.peak_concurrency, found.achieved_concurrency) == (None, 0, 0.0)
+
+
+def test_stall_ages_are_kept():
+    found = summarise(1, 2.0, [record(0, 2.0, outcome="stalled", silent=1.5)])
+    assert found.stall_ages_s == (1.5,)
