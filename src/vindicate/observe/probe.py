@@ -1,0 +1,225 @@
+"""One small streaming request of ours → a ProbeResult: how far it came, when each byte arrived, and how its stream ended."""
+
+import asyncio
+import json
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from vindicate.errors import EngineError
+from vindicate.observe.scrape import auth_header
+from vindicate.record.observation import ProbeResult
+from vindicate.redact import redact_text
+from vindicate.stack.http import Exchange, OwnSockets, exchange
+from vindicate.stack.model import Service, Stack
+from vindicate.wire.openai import OpenAIStream
+
+__all__ = ["PROBED_ROLES", "Pair", "Target", "probe", "probe_pair", "targets_of"]
+
+# Roles that can take a whole request; one leg of a split pair cannot.
+PROBED_ROLES = ("proxy", "gateway", "router", "engine")
+_MAX_PAIRS = 4
+_BODY_LIMIT = 1_000_000
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
+_WORKER_HEADERS = ("x-sgl-decode-url", "x-smg-worker", "x-worker-url", "x-worker-id", "x-worker", "x-upstream")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A service to be sent a whole request, those below it that the request must pass, and those of which it passes some."""
+
+    service: Service
+    covers: tuple[str, ...]
+    may_pass: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prefill and a decode service that must answer one request together."""
+
+    prefill: Service
+    decode: Service
+    bootstrap_port: int | None
+
+
+def targets_of(stack: Stack, bootstrap_ports: dict[str, int | None]) -> tuple[list[Target], list[Pair]]:
+    """What to probe: the entry, each service on the way below it that takes a whole request, each pair of prefill and decode.
+
+    Args:
+        bootstrap_ports: By prefill service; those of the stack file come first.
+    """
+    path = [stack.service(name) for name in stack.path_from(stack.entry)]
+    whole = [Target(service, *_passed(stack, service.name)) for service in path if service.role in PROBED_ROLES]
+    prefills = [service for service in path if service.role == "prefill"]
+    decodes = [service for service in path if service.role == "decode"]
+    pairs = [
+        Pair(prefill, decode, prefill.bootstrap_port or bootstrap_ports.get(prefill.name))
+        for prefill in prefills
+        for decode in decodes
+        if prefill.engine != "vllm"
+    ]
+    return whole, pairs[:_MAX_PAIRS]
+
+
+def _passed(stack: Stack, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a request to *name* must pass, and those of which it passes some: workers of one role that stand side by side."""
+    must, some, todo = [name], [], [name]
+    while todo:
+        below = stack.service(todo.pop(0)).upstream
+        roles = [stack.service(one).role for one in below]
+        for one, role in zip(below, roles, strict=True):
+            if roles.count(role) > 1:
+                some += [under for under in stack.path_from(one) if under not in some]
+            elif one not in must:
+                must.append(one)
+                todo.append(one)
+    return tuple(must), tuple(one for one in some if one not in must)
+
+
+def _body(model: str, max_tokens: int) -> dict[str, Any]:
+    nonce = secrets.token_hex(6)
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": f"[{nonce}] Say one word."}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def _headers(service: Service) -> dict[str, str]:
+    return {
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream",
+        "X-Request-Id": f"vindicate-probe-{secrets.token_hex(8)}",
+        **auth_header(service),
+    }
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The body of an answer, read as an event stream while it comes; its first bytes are kept to say what came instead."""
+
+    stream: OpenAIStream = field(default_factory=OpenAIStream)
+    seen: bytes = b""
+    broken: bool = False
+    n_replaced: int = 0
+
+    def take(self, _at: float, piece: bytes) -> bool:
+        self.n_replaced += piece.count(_REPLACEMENT)
+        if len(self.seen) < 200:
+            self.seen += piece[:200]
+        try:
+            self.stream.feed(piece)
+        except EngineError:
+            self.broken = True
+        return self.broken
+
+
+async def _ask(service: Service, body: dict[str, Any], deadline_s: float, own: OwnSockets) -> tuple[Exchange, _Answer]:
+    answer = _Answer()
+    done = await exchange(
+        service.url + "/v1/chat/completions",
+        method="POST",
+        deadline_s=deadline_s,
+        headers=_headers(service),
+        body=json.dumps(body).encode(),
+        limit_bytes=_BODY_LIMIT,
+        own=own,
+        on_body=answer.take,
+    )
+    return done, answer
+
+
+def _judge(done: Exchange, answer: _Answer) -> str | None:
+    """Name what went wrong, in the words of `ProbeResult.error`."""
+    stream = answer.stream
+    if done.status is not None and not 200 <= done.status < 300:
+        return f"http_{done.status}"  # whatever became of its body
+    if answer.broken or done.error in ("too large", "garbage"):
+        return "garbage"
+    if done.error == "stalled":
+        return "no_end" if stream.done or stream.finish_reason or stream.usage else "stalled"
+    if done.error is not None:
+        return done.error
+    if stream.error:
+        return "error_event"
+    if stream.garbage:
+        return "garbage"
+    if stream.done:
+        return None
+    return "not_sse" if stream.n_events == 0 and answer.seen.strip() else "truncated"
+
+
+def _result(
+    service: Service,
+    done: Exchange,
+    answer: _Answer,
+    *,
+    covers: tuple[str, ...],
+    shape: str,
+    t_s: float,
+    deadline_s: float,
+) -> ProbeResult:
+    error, stream, arrivals = _judge(done, answer), answer.stream, done.arrivals
+    detail = stream.error or stream.garbage or ""
+    if not detail and error is not None and stream.n_events == 0:
+        detail = answer.seen.decode("utf-8", errors="replace")
+    return ProbeResult(
+        target=service.name,
+        shape=shape,
+        covers=covers,
+        t_s=round(t_s, 4),
+        connect_s=done.connect_s,
+        first_byte_s=arrivals[0] if arrivals else None,
+        total_s=done.total_s,
+        deadline_s=deadline_s,
+        status=done.status,
+        n_events=stream.n_events,
+        n_tokens=stream.n_tokens,
+        finish_reason=stream.finish_reason and stream.finish_reason[:40],
+        terminated=stream.done and done.complete,
+        body_complete=done.complete,
+        n_replaced=answer.n_replaced,
+        gaps_s=tuple(round(after - before, 4) for before, after in pairwise(arrivals))[:256],
+        error=error,
+        request_bytes=done.sent_bytes,
+        response_bytes=done.received_bytes,
+        worker=next((redact_text(done.headers[name])[:120] for name in _WORKER_HEADERS if name in done.headers), None),
+        detail=redact_text(detail)[:200],
+    )
+
+
+async def probe(
+    target: Target, *, model: str, max_tokens: int, deadline_s: float, began: float, own: OwnSockets
+) -> ProbeResult:
+    """Send one whole request through *target*, on a fresh connection, with a prompt that no cache knows."""
+    t_s = time.monotonic() - began
+    answer, stream = await _ask(target.service, _body(model, max_tokens), deadline_s, own)
+    made = _result(target.service, answer, stream, covers=target.covers, shape="chat", t_s=t_s, deadline_s=deadline_s)
+    return replace(made, may_pass=target.may_pass)
+
+
+async def probe_pair(
+    pair: Pair, *, model: str, max_tokens: int, deadline_s: float, began: float, own: OwnSockets
+) -> ProbeResult:
+    """Send both legs of one request at once, as a PD router does, with a room of our own; the result is that of the decode leg.
+
+    `bootstrap_host`, `bootstrap_port` and `bootstrap_room` stand in both bodies (SGLang's protocol).
+    """
+    t_s = time.monotonic() - began
+    body = _body(model, max_tokens) | {
+        "bootstrap_host": pair.prefill.host,
+        "bootstrap_port": pair.bootstrap_port,
+        "bootstrap_room": secrets.randbelow(2**63 - 1) + 1,
+    }
+    first, second = await asyncio.gather(
+        _ask(pair.prefill, body, deadline_s, own), _ask(pair.decode, body, deadline_s, own)
+    )
+    covers = (pair.decode.name, pair.prefill.name)
+    made = _result(pair.decode, *second, covers=covers, shape="pd_pair", t_s=t_s, deadline_s=deadline_s)
+    prefill_error = _judge(*first)
+    return replace(made, legs={pair.prefill.name: prefill_error, pair.decode.name: made.error})

@@ -1,0 +1,402 @@
+"""A Stack → one Capture: sockets, metrics, probes, processes, host and logs, all within the same window and in bounded time."""
+
+import asyncio
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vindicate.clock import utc_now
+from vindicate.errors import MisuseError
+from vindicate.observe.account import SocketAccount
+from vindicate.observe.blind import blind_spots
+from vindicate.observe.capture_file import SCHEMA
+from vindicate.observe.host import host_facts, mark_host
+from vindicate.observe.logs import read_log_tail
+from vindicate.observe.plan import reading_plan
+from vindicate.observe.probe import Pair, Target, probe, probe_pair, targets_of
+from vindicate.observe.processes import ProcessWatch
+from vindicate.observe.scrape import scrape
+from vindicate.observe.seen import process_name, seen_clients, seen_service
+from vindicate.record.observation import Address, Capture, ProbeResult, Scrape
+from vindicate.stack.http import OwnSockets, resolve
+from vindicate.stack.model import Service, Stack
+from vindicate.stack.process import is_local, matching_pids, process_tree, service_pids
+
+__all__ = ["Progress", "record_capture"]
+
+Progress = Callable[[float, str], None]
+
+_GRACE_S = 4.0  # how long after the window the last answers may take
+_SCRAPE_DEADLINE_S = 2.5
+_LAST_SCRAPE_S = 1.5  # a scrape may end this long after the window
+_HEALTH_DEADLINE_S = 6.0  # SGLang's health endpoint makes a token, and takes a second or more on a good day
+_PROBE_DEADLINE_S = 8.0
+_MIN_RETRY_S = 1.5
+_CPU_SHARE = 0.1
+_MAX_REPEATS = 4
+_INTERLEAVE_S = 0.15
+_BURST, _BURST_EVERY_S = 6, 0.12  # scrapes of a port that several processes answer
+
+
+def record_capture(
+    stack: Stack,
+    *,
+    window_s: float = 10.0,
+    probe: bool = True,  # the name of the contract's option; `probe()` itself is called by `_Recording`
+    probe_tokens: int = 32,
+    probe_deadline_s: float | None = None,
+    client_pids: Iterable[int] = (),
+    samples_per_s: float = 4.0,
+    on_progress: Progress | None = None,
+) -> Capture:
+    """Watch *stack* for a window; ends within *window_s* + 5 s, whatever the services do.
+
+    Args:
+        probe: Whether to send small requests of our own.
+        probe_tokens: Most tokens that all of them together may ask for.
+        probe_deadline_s: How long a probe may take; default 8 s, in a short window less, in a long one most of it. It is cut to what the time allows.
+        client_pids: Processes that call the entry, besides those declared and those found connected.
+        samples_per_s: Looks at the sockets a second; fewer when a look costs too much CPU.
+        on_progress: Called about twice a second with the seconds gone by and what is being done.
+
+    Raises:
+        MisuseError: The window or the budget is no positive number, or a pidfile of the stack holds no number.
+        CannotError: The sockets of this host cannot be read at all.
+    """
+    if not (0 < window_s <= 86400 and 0 < samples_per_s <= 100 and probe_tokens >= 0):
+        raise MisuseError(
+            f"a window of {window_s} s, {samples_per_s} looks a second and {probe_tokens} tokens cannot be observed",
+            remedy="try: --window 10s --probe-budget 32tok",
+        )
+    recording = _Recording(
+        stack,
+        window_s,
+        samples_per_s,
+        probe_tokens if probe else 0,
+        min(window_s, max(_PROBE_DEADLINE_S, 0.8 * window_s - 3)) if probe_deadline_s is None else probe_deadline_s,
+        tuple(client_pids),
+        on_progress,
+    )
+    return asyncio.run(recording.run())
+
+
+@dataclass(slots=True)
+class _Recording:
+    """One window. Every task adds to what is here as it goes, so that whatever is cut short leaves what it had."""
+
+    stack: Stack
+    window_s: float
+    samples_per_s: float
+    probe_tokens: int
+    probe_deadline_s: float
+    client_pids: tuple[int, ...]
+    on_progress: Progress | None
+    began: float = field(default_factory=time.monotonic)
+    started_at: str = field(default_factory=utc_now)
+    own: OwnSockets = field(default_factory=OwnSockets)
+    scrapes: list[Scrape] = field(default_factory=list)
+    probes: list[ProbeResult] = field(default_factory=list)
+    pids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    clients: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    hanging: set[str] = field(default_factory=set)
+    addresses: dict[str, Address] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    models_said: asyncio.Event = field(default_factory=asyncio.Event)
+    doing: str = "watching sockets"
+    _account: SocketAccount | None = None
+    _watch: ProcessWatch | None = None
+
+    @property
+    def account(self) -> SocketAccount:
+        assert self._account is not None
+        return self._account
+
+    @property
+    def watch(self) -> ProcessWatch:
+        assert self._watch is not None
+        return self._watch
+
+    def since(self) -> float:
+        return time.monotonic() - self.began
+
+    async def run(self) -> Capture:
+        first = mark_host(self.since())
+        self._watch = ProcessWatch(self.began)
+        # A remote service's connections are found by the process that calls it: others may call the same port elsewhere.
+        local = [service.port for service in self.stack.services.values() if is_local(service.host)]
+        ports = local or [service.port for service in self.stack.services.values()]
+        self._account = SocketAccount(ports, self._chain_pids, own=self.own, started=self.began)
+        try:
+            await asyncio.to_thread(self._find_processes)
+            await asyncio.to_thread(self.account.look)
+            await self._together()
+        finally:
+            self.account.close()
+        last = mark_host(self.since())
+        return self._capture(first, last)
+
+    def _chain_pids(self) -> set[int]:
+        """Processes whose every connection counts: the services'; a client's count where they touch a port of the chain."""
+        return {pid for pids in self.pids.values() for pid in pids} - {os.getpid()}
+
+    def _find_processes(self) -> None:
+        for service in self.stack.services.values():
+            self.pids[service.name] = process_tree(service_pids(service))
+            knobs = [knob.name for knob in self.stack.knobs.values() if service.name in knob.services]
+            self.watch.add(self.pids[service.name], knobs)
+        for client in self.stack.clients.values():
+            found = (client.pid,) if client.pid is not None else matching_pids(client.match or "\0")
+            self.clients[client.name] = process_tree(found)
+        for pid in self.client_pids:
+            name = f"client:{process_name(pid)}:{pid}"
+            self.clients[name] = process_tree([pid])
+            self.hanging.add(name)
+        for pids in self.clients.values():
+            self.watch.add(pids)
+        self.watch.look()
+
+    async def _together(self) -> None:
+        tasks: list[Coroutine[Any, Any, None]] = [self._look_on(), self._follow_processes(), self._resolve_hosts()]
+        tasks.extend(
+            self._read_endpoint(service, kind, at) for service, kind, at in reading_plan(self.stack, self.window_s)
+        )
+        if self.probe_tokens:
+            tasks.append(self._probe_all())
+        running = [asyncio.ensure_future(task) for task in tasks]
+        try:
+            _, late = await asyncio.wait(running, timeout=self.window_s + _GRACE_S - self.since())
+        except asyncio.CancelledError:
+            late = set(running)
+            raise
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        for task in running:
+            if task not in late and (problem := task.exception()) is not None:
+                raise problem
+
+    # ---- sockets and processes -----------------------------------------------------------------------------------
+
+    async def _look_on(self) -> None:
+        """Look at the sockets at a steady rate; slower when one look would cost more than a tenth of a core."""
+        step_s = 1 / self.samples_per_s
+        slowest_s = step_s
+        next_s = self.since()
+        while True:
+            cost_s = self.account.cost_s / max(1, self.account.n_looks)
+            pace_s = max(step_s, cost_s / _CPU_SHARE)
+            slowest_s = max(slowest_s, pace_s)
+            next_s = max(next_s + pace_s, self.since())
+            if next_s > self.window_s:
+                break
+            await asyncio.sleep(next_s - self.since())
+            await asyncio.to_thread(self.account.look)
+        await asyncio.sleep(max(0.0, self.window_s - self.since()))
+        await asyncio.to_thread(self.account.look)
+        if slowest_s <= step_s * 1.5 and self.account.n_looks < self.window_s / (step_s * 2):
+            self.notes.append(
+                f"this host was too busy to look at the sockets more than {self.account.n_looks} times in "
+                f"{self.window_s:.0f} s: look longer with --window, or from a quieter moment"
+            )
+        if slowest_s > step_s * 1.5:
+            self.notes.append(
+                f"the sockets were looked at {1 / slowest_s:.1f} times a second, not {self.samples_per_s:g}: "
+                f"one look costs {self.account.cost_s / self.account.n_looks * 1000:.0f} ms of CPU on this host"
+            )
+
+    async def _follow_processes(self) -> None:
+        step_s = min(1.0, self.window_s / 4)
+        shown = 0.0
+        while self.since() < self.window_s + _GRACE_S:
+            await asyncio.sleep(max(0.05, min(step_s, 0.5)))
+            if self.on_progress is not None:
+                self.on_progress(self.since(), self.doing)
+            if self.since() - shown < step_s or self.since() > self.window_s + step_s:
+                continue
+            shown = self.since()
+            self.watch.add(self._connected_clients())
+            await asyncio.to_thread(self.watch.look)
+            if self.since() >= self.window_s:
+                return
+
+    def _connected_clients(self) -> set[int]:
+        """Processes with a connection to the entry that are neither a service of the chain nor ourselves."""
+        entry = self.stack.service(self.stack.entry)
+        known = {pid for pids in self.pids.values() for pid in pids} | {os.getpid()}
+        return self.account.connected_to(entry.port) - known
+
+    async def _resolve_hosts(self) -> None:
+        for service in self.stack.services.values():
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(2.0):
+                    host = await resolve("127.0.0.1" if service.host == "localhost" else service.host, service.port)
+                    self.addresses[service.name] = Address(host.split("%")[0], service.port)
+
+    # ---- endpoints -----------------------------------------------------------------------------------------------
+
+    async def _read_endpoint(self, service: Service, kind: str, times: list[float]) -> None:
+        for at in times:
+            if at > 0 and self.since() > self.window_s:
+                return
+            await asyncio.sleep(max(0.0, at - self.since()))
+            patience_s = _HEALTH_DEADLINE_S if kind == "health" else _SCRAPE_DEADLINE_S
+            deadline_s = max(_LAST_SCRAPE_S, min(patience_s, self.window_s + _LAST_SCRAPE_S - self.since()))
+            seen = await scrape(service, kind, began=self.began, deadline_s=deadline_s, own=self.own)
+            self.scrapes.append(seen)
+            if kind == "models" and len({one.service for one in self.scrapes if one.kind == kind}) == len(self.pids):
+                self.models_said.set()
+            if kind == "metrics" and at == 0 and seen.values and self._is_shared(service):
+                await self._read_in_a_row(service)
+            if kind != "health" and seen.status in (404, 405):
+                return  # it has no such endpoint; asking again would only fill the capture
+
+    def _is_shared(self, service: Service) -> bool:
+        """Whether more than one process, or more than one socket, takes the connections at its port."""
+        here = [one for one in self.account.listeners() if one.local.port == service.port]
+        return len(here) > 1 or any(len(one.pids) > 1 for one in here)
+
+    async def _read_in_a_row(self, service: Service) -> None:
+        """Read its metrics some times at once: processes that keep figures of their own then disagree, though nothing moves."""
+        for _ in range(_BURST):
+            await asyncio.sleep(_BURST_EVERY_S)
+            self.scrapes.append(
+                await scrape(service, "metrics", began=self.began, deadline_s=_LAST_SCRAPE_S, own=self.own)
+            )
+
+    def _model_of(self, service: Service) -> str | None:
+        """The model that *service* offers, else the next service below it, else anybody's."""
+        said = {seen.service: seen.facts.get("model") for seen in self.scrapes if seen.kind == "models"}
+        order = [*self.stack.path_from(service.name), *said]
+        return next((str(said[name]) for name in order if said.get(name)), None)
+
+    def _bootstrap_ports(self) -> dict[str, int | None]:
+        ports = {}
+        for seen in self.scrapes:
+            port = seen.facts.get("disaggregation_bootstrap_port") if seen.kind == "info" else None
+            if isinstance(port, int | float):
+                ports[seen.service] = int(port)
+        return dict(ports)
+
+    # ---- probes --------------------------------------------------------------------------------------------------
+
+    async def _probe_all(self) -> None:
+        """Probe every target at once, a third into the window, so that the sockets show it; a failed one once more."""
+        await asyncio.sleep(max(0.0, min(self.window_s / 3, 5.0) - self.since()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SCRAPE_DEADLINE_S):
+                await self.models_said.wait()
+        whole, pairs = targets_of(self.stack, self._bootstrap_ports())
+        chosen: list[Target | Pair] = [*whole]
+        chosen = [*chosen, *pairs][: max(1, self.probe_tokens // 2)]
+        if len(chosen) < len(whole) + len(pairs):
+            self.notes.append(
+                f"{len(whole) + len(pairs) - len(chosen)} probes were left out: the budget is {self.probe_tokens} tokens"
+            )
+        again = self._repeats(whole, self.probe_tokens - 2 * len(chosen))
+        each = max(1, min(8, (self.probe_tokens - len(again)) // (2 * max(1, len(chosen)))))
+        self.doing = "probing"
+        await asyncio.gather(*(self._probe_one(target, each) for target in chosen), self._interleave(again))
+        self.doing = "watching sockets"
+
+    def _repeats(self, whole: list[Target], tokens_left: int) -> list[Target]:
+        """The relay that chooses among workers of one role, several times: a fault of one choice in k shows in some only."""
+        roles = self.stack.services
+        for target in reversed(whole):
+            below = [roles[name].role for name in target.service.upstream]
+            choices = max((below.count(role) for role in below), default=0)
+            if choices > 1:
+                return [target] * max(0, min(choices + 2, _MAX_REPEATS, tokens_left))
+        return []
+
+    async def _interleave(self, again: list[Target]) -> None:
+        """Send *again* one shortly after the other, for one token each, none waiting for the one before."""
+
+        async def one(number: int, target: Target) -> None:
+            await asyncio.sleep((number + 1) * _INTERLEAVE_S)
+            await self._send(target, 1, min(self.probe_deadline_s, self._left_s()))
+
+        await asyncio.gather(*(one(number, target) for number, target in enumerate(again)))
+
+    async def _probe_one(self, target: Target | Pair, max_tokens: int) -> None:
+        deadline_s = min(self.probe_deadline_s, self._left_s())
+        first = await self._send(target, max_tokens, deadline_s)
+        # One that ran into its deadline has had its time; a second one would only have less.
+        quick = first.total_s < deadline_s / 2
+        if first.error is not None and quick and self._left_s() >= _MIN_RETRY_S and self.probe_tokens > 1:
+            await self._send(target, max_tokens, min(self.probe_deadline_s, self._left_s()))
+
+    def _left_s(self) -> float:
+        return max(0.1, self.window_s + _GRACE_S - 0.5 - self.since())
+
+    async def _send(self, target: Target | Pair, max_tokens: int, deadline_s: float) -> ProbeResult:
+        service = target.service if isinstance(target, Target) else target.decode
+        model = self._model_of(service) or "default"
+        if isinstance(target, Target):
+            made = await probe(
+                target, model=model, max_tokens=max_tokens, deadline_s=deadline_s, began=self.began, own=self.own
+            )
+        else:
+            made = await probe_pair(
+                target, model=model, max_tokens=max_tokens, deadline_s=deadline_s, began=self.began, own=self.own
+            )
+        self.probes.append(made)
+        return made
+
+    def _all_clients(self) -> dict[str, tuple[int, ...]]:
+        """Declared clients, then whoever else was connected to the entry."""
+        found = dict(self.clients)
+        declared = {pid for pids in found.values() for pid in pids}
+        names = {facts.pid: facts.name for facts in self.watch.facts()}  # one that has ended since has its name here
+        for pid in sorted(self._connected_clients() - declared):
+            found[f"client:{names.get(pid) or process_name(pid)}:{pid}"] = (pid,)
+        return found
+
+    # ---- the result ----------------------------------------------------------------------------------------------
+
+    def _capture(self, first: Any, last: Any) -> Capture:
+        connections = self.account.connections()
+        services = tuple(
+            seen_service(self.stack, service, self.addresses.get(service.name), self.pids[service.name])
+            for service in self.stack.services.values()
+        )
+        clients = seen_clients(self.stack.service(self.stack.entry), self._all_clients(), connections, self.hanging)
+        logs = [
+            line
+            for service in self.stack.services.values()
+            if service.launcher.log is not None
+            for line in read_log_tail(service.name, service.launcher.log)
+        ]
+        capture = Capture(
+            schema=SCHEMA,
+            host=platform.node(),
+            started_at=self.started_at,
+            window_s=self.window_s,
+            entry=self.stack.entry,
+            services=services + clients,
+            connections=connections,
+            listeners=self.account.listeners(),
+            scrapes=tuple(sorted(self.scrapes, key=lambda seen: seen.t_s)),
+            probes=tuple(sorted(self.probes, key=lambda made: made.t_s)),
+            processes=self.watch.facts(),
+            host_facts=replace(
+                host_facts(first, last, home=self.stack.home),
+                n_time_wait=self.account.n_time_wait,
+                time_wait_to=self.account.time_wait_to,
+            ),
+            log_lines=tuple(logs),
+            n_looks=self.account.n_looks,
+        )
+        spots = blind_spots(
+            capture,
+            probed=self.probe_tokens > 0,
+            counted=self.account.counted,
+            n_left_out=self.account.n_left_out,
+            lost=self.account.ended.lost,
+            saw_foreign=self.account.owners.saw_foreign,
+        )
+        return replace(capture, blind=(*spots, *self.notes))
