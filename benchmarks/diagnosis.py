@@ -1,0 +1,457 @@
+"""How often is the verdict right? Real processes with one fault each → accuracy, convictions of innocents, time to verdict.
+
+    python benchmarks/diagnosis.py [--runs 3] [--jobs 2] [--only NAME…] [--core] [--no-stack-file] [--keep DIR]
+
+Each run starts a fresh chain (proxy, router, prefill, decode) on free ports, lets clients of its own hang on it, and runs
+`vindicate diagnose` on it as a user would. Faults stand on the services' command lines, which the judge does not look at.
+Prints one line a scenario, then k of n with 95 % bounds.
+"""
+
+import argparse
+import asyncio
+import importlib
+import json
+import math
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+KNOB = "SGLANG_SM120_MMA_TARGET_CTAS"
+PY = sys.executable
+Chain = tuple[dict[str, subprocess.Popen[bytes]], str, Path]  # processes by service, the entry's URL, the stack file
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One chain with one fault, and the verdict it deserves; ``layer`` none is healthy.
+
+    With *plain*, a foreign engine without metrics stands behind the proxy instead of router, prefill and decode.
+    """
+
+    name: str
+    layer: str
+    service: str | None = None
+    mechanism: str | None = None
+    proxy: tuple[str, ...] = ()
+    router: tuple[str, ...] = ()
+    prefill: tuple[str, ...] = ()
+    decode: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ("hang",)
+    kill: str | None = None
+    signal: int = signal.SIGKILL
+    has_proxy: bool = True
+    decode_cleared: bool | None = None
+    settle_s: float = 6.0
+    plain: tuple[str, ...] | None = None
+    start: Callable[["Scenario", Path], AbstractContextManager[Chain]] | None = None
+    may_abstain: bool = False  # undetermined is a right answer too
+    more: tuple[str, ...] = ()  # further words for vindicate diagnose; {NAME} is the pid of a process of the chain
+
+
+STARVED = ("--fault", "proxy.connector_starvation", "--slots", "4")
+SCENARIOS = (
+    Scenario("starved_pinned", "proxy", "proxy", "proxy.connector_starvation", proxy=STARVED, clients=("leave", "hang"), decode_cleared=True, settle_s=6),
+    Scenario("starved_permit", "proxy", "proxy", "proxy.connector_starvation", proxy=(*STARVED, "--variant", "permit"), clients=("leave", "hang"), decode_cleared=True, settle_s=6),
+    Scenario("decode_stalls", "decode", "decode", "decode.stall_mid_stream", decode=("--fault", "stall_mid_stream:20", "--fault-after", "6"), decode_cleared=False),
+    Scenario("router_holds", "router", "router", "router.hold", router=("--fault", "hold", "--fault-after", "6"), decode_cleared=True),
+    Scenario("decode_no_end", "decode", "decode", "decode.no_end", decode=("--fault", "no_end", "--fault-after", "6"), decode_cleared=False),
+    Scenario("dead_proxy", "proxy", "proxy", "service.down", kill="proxy"),
+    Scenario("dead_router", "router", "router", "service.down", kill="router"),
+    Scenario("dead_prefill", "prefill", "prefill", "service.down", kill="prefill"),
+    Scenario("dead_decode", "decode", "decode", "service.down", kill="decode", decode_cleared=False),
+    Scenario("stopped_decode", "decode", "decode", "service.stopped", kill="decode", signal=signal.SIGSTOP, decode_cleared=False),
+    Scenario("stopped_router", "router", "router", "service.stopped", kill="router", signal=signal.SIGSTOP),
+    Scenario("busy", "none", clients=("busy",)),
+    Scenario("idle", "none", clients=("idle",)),
+    Scenario("quiet", "none", clients=()),
+    Scenario("slow_decode", "none", decode=("--fault", "slow:8"), clients=("busy",)),
+    Scenario("busy_no_proxy", "none", clients=("busy",), has_proxy=False),
+    Scenario("at_capacity", "none", proxy=("--fault", "none", "--slots", "4"), clients=("busy",)),
+    Scenario("stall_no_proxy", "decode", "decode", "decode.stall_mid_stream", decode=("--fault", "stall_mid_stream:20", "--fault-after", "6"), has_proxy=False, decode_cleared=False),
+    Scenario("prefill_parked", "prefill", "prefill", "prefill.inflight_parked", prefill=("--fault", "inflight_parked", "--fault-after", "6")),
+    Scenario("router_one_leg", "router", "router", "router.dual_dispatch_join", router=("--fault", "dual_dispatch_join", "--fault-after", "6"), decode_cleared=True),
+    Scenario("decode_stalls_each", "decode", "decode", "decode.stall_mid_stream", decode=("--fault", "stall_each:20", "--fault-after", "6"), decode_cleared=False),
+    Scenario("proxy_drops", "proxy", "proxy", "proxy.drop_stream", proxy=("--fault", "proxy.drop_stream")),
+    Scenario("proxy_no_end", "proxy", "proxy", "stream.missing_done_masked_by_heartbeat", proxy=("--fault", "stream.missing_done_masked_by_heartbeat")),
+    Scenario("plain_busy", "none", plain=("--itl", "0.05", "--tokens", "40"), clients=("busy",)),
+    Scenario("plain_idle", "none", plain=(), clients=("idle",)),
+    Scenario("plain_slow", "none", plain=("--itl", "0.9", "--tokens", "20"), clients=("busy",)),
+    Scenario("plain_slow_first", "none", plain=("--delay-first", "1.5", "--itl", "0.02"), clients=("busy",)),
+    Scenario("plain_starved", "proxy", "proxy", "proxy.connector_starvation", plain=("--itl", "0.05", "--tokens", "40"), proxy=(*STARVED, "--variant", "permit"), clients=("leave", "hang")),
+    Scenario("plain_stalls", "engine", "engine", "engine.stall_mid_stream", plain=("--stall-at", "3", "--after", "8")),
+    Scenario("plain_silent", "engine", "engine", "engine.no_first_token", plain=("--stall-at", "0", "--after", "8"), settle_s=20),  # less may be a long prompt
+    Scenario("plain_no_end", "engine", "engine", "engine.no_end", plain=("--no-done", "--after", "8")),
+    Scenario("plain_cuts", "engine", "engine", "engine.cuts_streams", plain=("--cut", "--after", "8")),
+    Scenario("plain_errors", "engine", "engine", "service.answers_errors", plain=("--http-error", "500", "--after", "8")),
+)  # fmt: skip
+FAMILIES = sorted(file.stem for file in Path(__file__).parent.glob("scenarios_*.py"))
+CORE = 17  # the first so many are those that must never be wrong
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports outside the range from which the kernel takes its own."""
+    found: list[int] = []
+    while len(found) < n:
+        port = random.randint(20_000, 32_000)
+        with socket.socket() as knock:
+            try:
+                knock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+def wait_for(url: str, deadline_s: float = 60.0) -> None:
+    """Until *url* answers 200."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError(url)
+
+
+@contextmanager
+def chain(scenario: Scenario, folder: Path) -> Iterator[tuple[dict[str, subprocess.Popen[bytes]], str, Path]]:
+    """Start the chain; yields its processes, the entry's URL and the stack file."""
+    p, b, d, r, x = free_ports(5)
+    reference = [PY, "-m", "vindicate.reference"]
+    commands = {
+        "prefill": [*reference, "prefill", "--port", str(p), "--bootstrap-port", str(b), *scenario.prefill],
+        "decode": [*reference, "decode", "--port", str(d), *scenario.decode],
+        "router": [*reference, "router", "--port", str(r), "--prefill", f"http://127.0.0.1:{p}", str(b), "--decode", f"http://127.0.0.1:{d}", *scenario.router],
+        "proxy": [PY, "-m", "vindicate", "rehearse", "proxy", "--listen", f"127.0.0.1:{x}", "--upstream", f"http://127.0.0.1:{r}", *scenario.proxy],
+    }  # fmt: skip
+    ports = {"prefill": p, "decode": d, "router": r, "proxy": x}
+    if scenario.plain is not None:
+        fake = str(Path(__file__).parents[1] / "tests" / "fakes" / "engine.py")
+        relay = [
+            PY,
+            "-m",
+            "vindicate",
+            "rehearse",
+            "proxy",
+            "--listen",
+            f"127.0.0.1:{x}",
+            "--upstream",
+            f"http://127.0.0.1:{d}",
+        ]
+        commands = {
+            "engine": [PY, fake, "--port", str(d), "--lifetime", "90", *scenario.plain],
+            "proxy": [*relay, *scenario.proxy],
+        }
+        ports = {"engine": d, "proxy": x}
+    if not scenario.has_proxy:
+        del commands["proxy"], ports["proxy"]
+    entry = "proxy" if scenario.has_proxy else "router"
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, command in commands.items():
+            with (folder / f"{name}.log").open("wb") as log:
+                env = os.environ | {KNOB: "512"}
+                running[name] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=env)
+        for name, port in ports.items():
+            wait_for(f"http://127.0.0.1:{port}/health" if name != "proxy" else f"http://127.0.0.1:{port}/v1/models")
+        above = "engine" if scenario.plain is not None else "router"
+        upstream = {"proxy": [above], "router": ["prefill", "decode"], "prefill": [], "decode": [], "engine": []}
+        kind = {"router": "reference", "prefill": "reference", "decode": "reference"}
+        text = f'[stack]\nname = "bench"\nentry = "{entry}"\n'
+        for name, port in ports.items():
+            boot = f"bootstrap_port = {b}\n" if name == "prefill" else ""
+            text += (
+                f'[services.{name}]\nrole = "{name}"\nengine = "{kind.get(name, "generic")}"\n'
+                f'url = "http://127.0.0.1:{port}"\nupstream = {json.dumps(upstream[name])}\n{boot}'
+            )
+        if scenario.plain is None:
+            text += f'[knobs.{KNOB}]\nservices = ["decode"]\ndefault = "256"\n'
+        file = folder / "vindicate.toml"
+        file.write_text(text)
+        if "router" in ports:
+            wait_for(f"http://127.0.0.1:{ports['router']}/readiness")
+        yield running, f"http://127.0.0.1:{ports[entry]}", file
+    finally:
+        for process in running.values():
+            for sign in (signal.SIGCONT, signal.SIGKILL):
+                try:
+                    os.killpg(process.pid, sign)
+                except ProcessLookupError:
+                    break
+            process.wait()
+
+
+def run_once(scenario: Scenario, args: argparse.Namespace) -> dict[str, object]:
+    """Start the chain and its clients, diagnose, stop all; the verdict with the seconds it *took*, or a *crash*."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        if args.keep:
+            folder = Path(args.keep) / f"{scenario.name}-{random.randrange(1 << 32):08x}"
+            folder.mkdir(parents=True)
+        with (scenario.start or chain)(scenario, folder) as (running, url, file):
+            clients = []
+            try:
+                for kind in scenario.clients:
+                    with (folder / f"client-{kind}.log").open("wb") as log:
+                        command = [PY, __file__, "--client", kind, "--url", url]
+                        clients.append(subprocess.Popen(command, stdout=log, stderr=log))
+                    if kind == "leave":
+                        clients[-1].wait(60)
+                time.sleep(scenario.settle_s)
+                if scenario.kill:
+                    running[scenario.kill].send_signal(scenario.signal)
+                    if scenario.signal == signal.SIGKILL:
+                        running[scenario.kill].wait()
+                    time.sleep(1)
+                pids = {name: process.pid for name, process in running.items()}
+                return diagnose(url, file, folder, args, tuple(word.format(**pids) for word in scenario.more))
+            finally:
+                for client in clients:
+                    client.kill()
+                    client.wait()
+
+
+def diagnose(
+    url: str, file: Path, folder: Path, args: argparse.Namespace, more: tuple[str, ...] = ()
+) -> dict[str, object]:
+    """Run the command on the chain and read its document."""
+    capture = folder / "capture.json"
+    where = [url] if args.no_stack_file else ["--stack", str(file)]
+    began = time.monotonic()
+    base = [PY, "-m", "vindicate", "diagnose"]
+    made = (
+        subprocess.run(
+            [*base, "capture", "--out", str(capture), "--stack", str(file), *args.more, *more],
+            capture_output=True,
+            cwd=folder,
+            check=False,
+        )
+        if args.keep and not args.no_stack_file
+        else None
+    )
+    if made is not None and made.returncode == 0:
+        result = subprocess.run(
+            [*base, "--replay", str(capture), "--json"], capture_output=True, cwd=folder, check=False
+        )
+    else:
+        elsewhere = folder / "elsewhere"
+        elsewhere.mkdir(exist_ok=True)
+        result = subprocess.run(
+            [*base, *where, "--json", *args.more, *more], capture_output=True, cwd=elsewhere, check=False
+        )
+    took = time.monotonic() - began
+    try:
+        document = json.loads(result.stdout)
+    except ValueError:
+        return {"took": took, "crash": result.stderr.decode()[-600:] + (made.stderr.decode()[-600:] if made else "")}
+    (folder / "diagnosis.json").write_bytes(result.stdout)
+    return {"took": took, "code": result.returncode, **document}
+
+
+def grade(scenario: Scenario, verdict: dict[str, object], *, knobs_known: bool) -> dict[str, bool]:
+    """What was right and what was wrong about a verdict."""
+    healthy = scenario.layer == "none"
+    status = verdict.get("status")
+    named = verdict.get("service")
+    right = (scenario.may_abstain and status == "undetermined") or (
+        verdict.get("layer") == scenario.layer and (status == "healthy" if healthy else status == "fault")
+    )
+    cleared = verdict.get("cleared") or []
+    knob_cleared = any(KNOB in c["knobs"] for c in cleared)  # type: ignore[index, union-attr]
+    return {
+        "layer": right,
+        "mechanism": right and verdict.get("mechanism") == scenario.mechanism,
+        "innocent": status == "fault" and not right,
+        "false_alarm": healthy and status == "fault",
+        "abstained": status == "undetermined",
+        "cleared": knob_cleared == scenario.decode_cleared or scenario.decode_cleared is None or not knobs_known,
+        "crash": "crash" in verdict,
+        "named": named is not None,
+    }
+
+
+def bounds(k: int, n: int) -> str:
+    """Write k of n with Wilson's 95 % interval."""
+    if not n:
+        return "0 of 0"
+    z, p = 1.96, k / n
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return f"{k} of {n} (95 %: {100 * max(0.0, middle - half):.0f} to {100 * min(1.0, middle + half):.0f} %)"
+
+
+def main() -> int:
+    """Run what was chosen and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--core", action="store_true", help="only those that must never be wrong")
+    parser.add_argument("--no-stack-file", action="store_true")
+    parser.add_argument("--keep")
+    parser.add_argument("--more", nargs="*", default=[], help="further words for vindicate diagnose")
+    parser.add_argument("--client")
+    parser.add_argument("--url")
+    args = parser.parse_args()
+    if args.client:
+        return asyncio.run(CLIENTS[args.client](args.url)) or 0
+    chosen = [s for s in (SCENARIOS[:CORE] if args.core else SCENARIOS) if not args.only or s.name in args.only]
+    results: dict[str, list[tuple[dict[str, object], dict[str, bool]]]] = {s.name: [] for s in chosen}
+
+    def one(scenario: Scenario) -> None:
+        try:
+            verdict = run_once(scenario, args)
+        except TimeoutError as error:
+            verdict = {"took": 0.0, "crash": f"the chain was not ready: {error}"}
+        results[scenario.name].append((verdict, grade(scenario, verdict, knobs_known=not args.no_stack_file)))
+
+    plan = [scenario for _ in range(args.runs) for scenario in chosen]
+    pool = ThreadPoolExecutor(args.jobs)
+    try:
+        list(pool.map(one, plan))
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C: what runs is stopped in good order, what waits is not begun
+    for scenario in chosen:
+        rows = results[scenario.name]
+        said = {
+            f"{v.get('status')}/{v.get('service')}/{v.get('mechanism')}" if "crash" not in v else f"CRASH {v['crash']}"
+            for v, _ in rows
+        }
+        confidence = min((float(v.get("confidence", 0)) for v, _ in rows), default=0.0)  # type: ignore[arg-type]
+        marks = " ".join(
+            f"{key} {sum(g[key] for _, g in rows)}/{len(rows)}" for key in ("layer", "mechanism", "cleared")
+        )
+        print(f"{scenario.name:22} {marks}  confidence >= {confidence:.2f}  {'; '.join(sorted(said))}")
+    grades = [g for rows in results.values() for _, g in rows]
+    healthy = [g for s in chosen if s.layer == "none" for _, g in results[s.name]]
+    faulty = [g for s in chosen if s.layer != "none" for _, g in results[s.name]]
+    times = sorted(float(v["took"]) for rows in results.values() for v, _ in rows)  # type: ignore[arg-type]
+    print()
+    print("layer right              ", bounds(sum(g["layer"] for g in grades), len(grades)))
+    print("mechanism right (faults) ", bounds(sum(g["mechanism"] for g in faulty), len(faulty)))
+    print("innocents convicted      ", bounds(sum(g["innocent"] for g in grades), len(grades)))
+    print("false alarms (healthy)   ", bounds(sum(g["false_alarm"] for g in healthy), len(healthy)))
+    print("abstained                ", bounds(sum(g["abstained"] for g in grades), len(grades)))
+    print("knob cleared as it should", bounds(sum(g["cleared"] for g in grades), len(grades)))
+    print(f"time to verdict           median {times[len(times) // 2]:.1f} s, worst {times[-1]:.1f} s")
+    return 0 if all(g["layer"] for g in grades) else 1
+
+
+# ---- clients ---------------------------------------------------------------------------------------------------------
+
+
+def body(max_tokens: int, words: int = 40) -> dict[str, object]:
+    """A chat of random words, so that no cache knows it."""
+    text = " ".join(f"w{random.randrange(10_000)}" for _ in range(words))
+    return {
+        "model": "reference",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": max_tokens,
+        "stream": True,
+        "ignore_eos": True,
+    }
+
+
+async def stream(session, url: str, max_tokens: int, *, stop_after: int | None = None) -> None:  # noqa: ANN001
+    """Read one answer, or leave after *stop_after* events."""
+    async with session.post(url + "/v1/chat/completions", json=body(max_tokens)) as response:
+        if response.status != 200:
+            await asyncio.sleep(0.5)
+        seen = 0
+        async for line in response.content:
+            seen += line.startswith(b"data:")
+            if stop_after is not None and seen >= stop_after:
+                response.close()
+                return
+
+
+def session_of(n: int):  # noqa: ANN201
+    """A client with *n* connections that it keeps alive."""
+    import aiohttp
+
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=n), timeout=aiohttp.ClientTimeout(total=None))
+
+
+async def forever(session, url: str, max_tokens: int) -> None:  # noqa: ANN001
+    """Ask again and again."""
+    import aiohttp
+
+    while True:
+        try:
+            await stream(session, url, max_tokens)
+        except (aiohttp.ClientError, OSError):
+            await asyncio.sleep(0.5)
+
+
+async def hang(url: str) -> None:
+    """Eight agents, round after round, with patience without end."""
+    async with session_of(8) as session:
+        await asyncio.gather(*(forever(session, url, 48) for _ in range(8)))
+
+
+async def busy(url: str) -> None:
+    """Twelve agents, round after round."""
+    async with session_of(12) as session:
+        await asyncio.gather(*(forever(session, url, 64) for _ in range(12)))
+
+
+async def leave(url: str) -> None:
+    """Cancel streams in the middle, more than any small pool has slots; each on its own connection."""
+    for _ in range(6):
+        async with session_of(1) as session:
+            try:
+                async with asyncio.timeout(3):
+                    await stream(session, url, 200, stop_after=4)
+            except TimeoutError:
+                pass
+
+
+async def idle(url: str) -> None:
+    """Finish some requests and keep the connections."""
+    async with session_of(6) as session:
+        await asyncio.gather(*(stream(session, url, 16) for _ in range(6)))
+        await asyncio.sleep(3600)
+
+
+CLIENTS = {"hang": hang, "busy": busy, "leave": leave, "idle": idle}
+MARK = "VINDICATE_BENCHMARK"
+
+
+def stop_all(number: int, _frame: object) -> NoReturn:
+    """Interrupted: end every process of this run, by the mark in its environment, and leave."""
+    import psutil
+
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == os.environ[MARK]:
+                process.kill()
+        except psutil.Error:
+            continue
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    if "--client" not in sys.argv:
+        os.environ[MARK] = str(os.getpid())
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, stop_all)
+    sys.modules["diagnosis"] = sys.modules["__main__"]  # families import Scenario from here
+    for family in map(importlib.import_module, FAMILIES):
+        SCENARIOS += family.SCENARIOS
+        CLIENTS |= getattr(family, "CLIENTS", {})
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""The services of a capture → who is above whom, which process and which address belongs to which."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vindicate.record.observation import Address, Capture, SeenService
+
+__all__ = ["RELAYS", "Chain", "chain_of", "same_host"]
+
+RELAYS = ("proxy", "gateway", "router")
+_ANY_HOST = ("0.0.0.0", "::", "*", "")  # noqa: S104 compared with, never bound
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The nodes of a capture, callers before those they call.
+
+    Attributes:
+        services: By name, without clients.
+        order: Names from the entry down.
+        owner_of: Process id → name of the service or client it belongs to, descendants included.
+        hosts: Addresses of the hosts that were looked at.
+        ports: Port → the one service of these hosts that listens there, by its own processes where they are seen.
+    """
+
+    entry: str | None
+    services: Mapping[str, SeenService]
+    clients: tuple[SeenService, ...]
+    order: tuple[str, ...]
+    owner_of: Mapping[int, str]
+    hosts: frozenset[str] = frozenset()
+    ports: Mapping[int, str] = field(default_factory=dict)
+
+    def role(self, name: str) -> str:
+        """The role of the service, ``client`` for anything that is none."""
+        return self.services[name].role if name in self.services else "client"
+
+    def is_relay(self, name: str) -> bool:
+        """Whether it hands requests on: it has somebody to hand them to, or its role says so."""
+        return bool(self.services[name].upstream) or self.role(name) in RELAYS
+
+    def below(self, name: str) -> tuple[str, ...]:
+        """Every service under *name*, nearest first."""
+        found: list[str] = []
+        todo = list(self.services[name].upstream) if name in self.services else []
+        while todo:
+            here = todo.pop(0)
+            if here in self.services and here not in found and here != name:
+                found.append(here)
+                todo.extend(self.services[here].upstream)
+        return tuple(found)
+
+    def callee_at(self, address: Address) -> str | None:
+        """The service that listens at *address*, under whichever of its host's addresses it was declared."""
+        for name in self.order:
+            where = self.services[name].address
+            if where is not None and where.port == address.port and same_host(where.host, address.host):
+                return name
+        local = address.host in self.hosts or _is_loopback(address.host)
+        return self.ports.get(address.port) if local else None
+
+
+def same_host(declared: str, seen: str) -> bool:
+    """Whether a connection end *seen* can belong to a listener *declared*; loopback names are one host."""
+    if declared in _ANY_HOST or declared == seen:
+        return True
+    return _is_loopback(declared) and _is_loopback(seen)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def chain_of(capture: Capture) -> Chain:
+    """Put the services of *capture* in order and find the owner of every process it mentions."""
+    services = {seen.name: seen for seen in capture.services if not seen.client}
+    clients = tuple(seen for seen in capture.services if seen.client)
+    owner_of: dict[int, str] = {}
+    for seen in capture.services:
+        for pid in seen.pids:
+            owner_of.setdefault(pid, seen.name)
+    parent = {process.pid: process.ppid for process in capture.processes}
+    for pid in parent:
+        here, steps = pid, 0
+        while here not in owner_of and here in parent and steps < 64:
+            here, steps = parent[here], steps + 1
+        if here in owner_of:
+            owner_of.setdefault(pid, owner_of[here])
+    return Chain(
+        entry=capture.entry if capture.entry in services else None,
+        services=services,
+        clients=clients,
+        order=_top_down(services, capture.entry),
+        owner_of=owner_of,
+        hosts=frozenset(c.local.host for c in capture.connections),
+        ports=_ports(capture, services, owner_of),
+    )
+
+
+def _ports(capture: Capture, services: Mapping[str, SeenService], owner_of: Mapping[int, str]) -> dict[int, str]:
+    """Which local service listens on which port; none where two do, or where another process holds it."""
+    found: dict[int, list[str]] = {}
+    for name, seen in services.items():
+        if seen.address is None or seen.remote:
+            continue
+        holders = {owner_of.get(pid) for x in capture.listeners if x.local.port == seen.address.port for pid in x.pids}
+        if name in holders or not holders:
+            found.setdefault(seen.address.port, []).append(name)
+    return {port: names[0] for port, names in found.items() if len(names) == 1}
+
+
+def _top_down(services: Mapping[str, SeenService], entry: str | None) -> tuple[str, ...]:
+    depth: dict[str, int] = {}
+
+    def visit(name: str, level: int) -> None:
+        if name in services and depth.get(name, -1) < level <= len(services):
+            depth[name] = level
+            for below in services[name].upstream:
+                visit(below, level + 1)
+
+    if entry in services:
+        visit(str(entry), 0)
+    for name in services:
+        if name not in depth:
+            visit(name, 0 if entry not in services else 1)
+    return tuple(sorted(services, key=lambda name: (depth[name], list(services).index(name))))

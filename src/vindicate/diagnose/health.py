@@ -1,0 +1,136 @@
+"""Without a conviction: is the chain healthy, or is it only that nobody can be named?"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from vindicate.diagnose.ladder import fault_class
+from vindicate.diagnose.rule import Scene, count, oldest
+from vindicate.record.observation import ProbeResult
+
+__all__ = ["Health", "health_of"]
+
+OPEN_QUESTION_AT = 0.45
+SELDOM_LOOKED = 0.8
+FLOWS_NOW_S = 1.0
+STRONG_QUESTION_AT = 0.7  # even though requests pass and answers flow
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Healthy, or why that cannot be said."""
+
+    status: Literal["healthy", "undetermined"]
+    confidence: float
+    summary: str
+
+
+def health_of(scene: Scene, scores: Iterable[float]) -> Health:
+    """Judge a scene in which nobody was convicted; *scores* are the cases against its services.
+
+    Who looked seldom has missed much: below two looks a second healthy is said with no more confidence than it takes.
+    """
+    health = _health_of(scene, scores)
+    looks = scene.capture.n_looks
+    if looks is not None and looks < 2 * scene.capture.window_s and health.confidence > SELDOM_LOOKED:
+        return replace(health, confidence=SELDOM_LOOKED)
+    return health
+
+
+def _health_of(scene: Scene, scores: Iterable[float]) -> Health:
+    if not scene.chain.order:
+        return Health("undetermined", 0.0, "no service was found")
+    entry = scene.chain.entry or scene.chain.order[0]
+    node = scene.account.nodes[entry]
+    waiting = tuple(link for link in node.owed if link.is_open)
+    moving = node.flows(scene.account.end)
+    through = any(p.target == entry for p in scene.ladder.good)
+    worst = max(scores, default=0.0)
+    if worst >= STRONG_QUESTION_AT or (worst >= OPEN_QUESTION_AT and not (moving and through)):
+        return Health("undetermined", 0.0, "what accuses is not enough, or of one kind only")
+    if scene.ladder.bad:
+        stuck = _stands_still(scene, entry)
+        if stuck is not None:
+            text = (
+                f"a request of ours failed, and {stuck} holds requests of which none moves: a long prefill, or a stall"
+            )
+            return Health("undetermined", 0.0, text)
+        if moving or _works(scene):
+            return Health(
+                "healthy",
+                0.8,
+                "busy: answers flow to the clients, though a request of ours did not come through in its time",
+            )
+        return Health("undetermined", 0.0, "a request of ours failed, and nothing else tells whose doing it was")
+    if through:
+        return _passes(scene, entry, waiting_s=oldest(waiting), n_waiting=len(waiting), moving=moving)
+    return _unprobed(scene, n_waiting=len(waiting), moving=moving)
+
+
+def _stands_still(scene: Scene, entry: str) -> str | None:
+    """An engine that holds requests and moves none of them, while somebody waits and no answer flows at the entry just now."""
+    end, nodes = scene.account.end, scene.account.nodes
+    if any(link.rises[-1][0] >= end - FLOWS_NOW_S for link in nodes[entry].down_in("moving")):
+        return None
+    stuck = (name for name in scene.leaves if scene.progress[name].work == "stuck")
+    return next((name for name in stuck if nodes[name].owed or nodes[entry].owed), None)
+
+
+def _works(scene: Scene) -> bool:
+    return any(scene.progress[name].work == "moving" for name in scene.leaves)
+
+
+def _passes(scene: Scene, entry: str, *, waiting_s: float, n_waiting: int, moving: bool) -> Health:
+    took = min(p.total_s for p in scene.ladder.good if p.target == entry)
+    if not n_waiting or moving or _works(scene):
+        busy = "busy" if moving or _works(scene) else "idle"
+        return Health(
+            "healthy",
+            0.95 if not n_waiting else 0.9,
+            f"healthy and {busy}: a request of ours through {entry} was complete in {took:.1f} s",
+        )
+    text = f"a request of ours passes, but {count(n_waiting, 'request')} at {entry} had no byte of answer for {waiting_s:.0f} s: a long prefill, or a stall"
+    return Health("undetermined", 0.0, text)
+
+
+def _slow(probe: ProbeResult) -> Health:
+    text = f"a request of ours to {probe.target} was still being answered after {probe.total_s:.0f} s"
+    if len(probe.gaps_s) >= 2:
+        return Health("healthy", 0.8, f"slow, but not stalled: {text}, at a steady pace")
+    return Health("undetermined", 0.0, f"{text}, too slowly to tell from a stall")
+
+
+def _unprobed(scene: Scene, *, n_waiting: int, moving: bool) -> Health:
+    if moving or (_works(scene) and not n_waiting):
+        return Health("healthy", 0.85, "answers flow to the clients; nothing was probed")
+    if n_waiting:
+        return Health(
+            "undetermined",
+            0.0,
+            f"{count(n_waiting, 'request')} without an answer, and no probe to tell how far one comes",
+        )
+    silent = scene.account.nodes[scene.chain.entry or scene.chain.order[0]].down_in("open")
+    if silent and not scene.awaited:
+        return Health(
+            "undetermined",
+            0.0,
+            f"{count(len(silent), 'connection')} of clients stand silent; without a probe an idle one and one that waits for an end look the same",
+        )
+    slow = [p for p in scene.ladder.unclear if fault_class(p) == "slow"]
+    if slow:
+        return _slow(slow[0])
+    works = {scene.progress[name].work for name in scene.leaves}
+    begun = [link for node in scene.account.nodes.values() for link in node.down_in("open")]
+    if works == {"idle"} or (not begun and scene.account.links):
+        return Health("healthy", 0.8, "idle: nobody waits for anything; nothing was probed")
+    if scene.ladder.unclear and scene.ladder.unclear[0].error == "unresolved":
+        return Health("undetermined", 0.0, f"the host name of {scene.ladder.unclear[0].target} does not resolve")
+    if scene.ladder.unclear:
+        return Health(
+            "undetermined",
+            0.0,
+            f"our requests were turned away ({scene.ladder.unclear[0].error}), so they tell nothing of a stall",
+        )
+    return Health(
+        "undetermined", 0.0, "nothing moved, nothing was probed, and silent connections may be idle or stalled"
+    )

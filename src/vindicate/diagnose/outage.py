@@ -1,0 +1,214 @@
+"""Plain outages, looked for first: nothing listens, the process is gone or stopped, nobody accepts, it says that it is not ready."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from vindicate.diagnose.chain import same_host
+from vindicate.diagnose.ladder import fault_class
+from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.record.observation import Scrape, SeenService
+
+__all__ = ["outages"]
+
+SMALL_ANSWER_BYTES = 700
+
+
+def outages(scene: Scene) -> Iterator[Clue]:
+    """Clues to services that are not there at all, or plainly unfit."""
+    for name in scene.chain.order:
+        service = scene.chain.services[name]
+        yield from _down(scene, service)
+        yield from _stopped(scene, service)
+        yield from _not_accepting(scene, service)
+        yield from _failing(scene, service)
+
+
+def _scrapes_at(scene: Scene, service: SeenService) -> list[Scrape]:
+    """Scrapes of the service's own port; a metrics port of its own says nothing about requests."""
+    port = service.address.port if service.address else None
+    found = [s for s in scene.capture.scrapes if s.service == service.name and _port(s.url) == port]
+    return sorted(found, key=lambda s: s.t_s)
+
+
+def _port(url: str) -> int | None:
+    try:
+        return urlsplit(url).port
+    except ValueError:
+        return None
+
+
+def _listeners(scene: Scene, service: SeenService) -> list[tuple[int, tuple[int, ...]]]:
+    where = service.address
+    if where is None:
+        return []
+    return [
+        (listener.backlog, listener.waiting)
+        for listener in scene.capture.listeners
+        if listener.local.port == where.port
+        and (same_host(listener.local.host, where.host) or where.host == "localhost")
+    ]
+
+
+def _down(scene: Scene, service: SeenService) -> Iterator[Clue]:
+    name, mechanism = service.name, "service.down"
+    looks = _scrapes_at(scene, service)
+    refused = [s for s in looks if s.error == "refused"]
+    knocks = [p for p in scene.capture.probes if p.target == name and p.error == "refused"]
+    ended_late = bool(looks) and looks[-1].error == "refused"
+    if (knocks or ended_late) and not any(s.status for s in looks[len(looks) - 1 :]):
+        text = f"{name} refuses connections at {service.url}"
+        yield Clue(
+            service=name,
+            kind="probe",
+            mechanism=mechanism,
+            strength=0.75,
+            root=True,
+            text=text,
+            measured={"refused": len(refused) + len(knocks)},
+        )
+    elif not refused:
+        return
+    processes = scene.processes(name)
+    gone = processes and all(p.ended or (p.samples and p.samples[-1].state in "ZX") for p in processes)
+    if gone:
+        text = (
+            f"its process {processes[0].pid} ended while we looked"
+            if processes[0].ended
+            else f"its process {processes[0].pid} is a zombie"
+        )
+        yield Clue(
+            service=name,
+            kind="process",
+            mechanism=mechanism,
+            strength=0.7,
+            root=True,
+            text=text,
+            measured={"pid": processes[0].pid},
+        )
+    alive = bool(processes) and not gone
+    if not service.remote and service.address and not _listeners(scene, service):
+        port = service.address.port
+        if alive:
+            text = f"nothing listens on port {port}, though process {processes[0].pid} of {name} is there"
+        else:
+            text = f"nothing listens on port {port}, and no process of {name} was found"
+        yield Clue(
+            service=name,
+            kind="socket",
+            mechanism="service.not_listening" if alive else mechanism,
+            strength=0.7,
+            root=True,
+            text=text,
+            measured={"port": port, "listeners": 0},
+        )
+
+
+def _stopped(scene: Scene, service: SeenService) -> Iterator[Clue]:
+    processes = scene.processes(service.name)
+    stopped = [p for p in processes if p.samples and all(s.state in "Tt" for s in p.samples[-3:])]
+    if not stopped:
+        return
+    main = any(p.pid in service.pids for p in stopped)
+    mechanism = "service.stopped" if main else "engine.false_green_health"
+    who = "its process" if main else "its worker process"
+    yield Clue(
+        service=service.name,
+        kind="process",
+        mechanism=mechanism,
+        strength=0.75,
+        root=True,
+        text=f"{who} {stopped[0].pid} is stopped (state T) and runs no instruction",
+        measured={"pid": stopped[0].pid, "state": "T"},
+    )
+    silent = [s for s in _scrapes_at(scene, service) if s.error and s.error.startswith("timeout")]
+    bad = scene.ladder.worst_of(service.name)
+    if silent or (bad is not None and not scene.ladder.proven(service.name)):
+        text = (
+            f"{service.name} does not answer: {silent[-1].error} at {silent[-1].kind}"
+            if silent
+            else f"a probe that must pass {service.name} failed"
+        )
+        yield Clue(
+            service=service.name,
+            kind="probe",
+            mechanism=mechanism,
+            strength=0.7,
+            root=True,
+            text=text,
+            measured={"timeouts": len(silent)},
+        )
+
+
+def _not_accepting(scene: Scene, service: SeenService) -> Iterator[Clue]:
+    for backlog, waiting in _listeners(scene, service):
+        if len(waiting) < 3 or min(waiting[-max(3, len(waiting) // 2) :]) == 0:
+            continue
+        mechanism = "service.not_accepting"
+        yield Clue(
+            service=service.name,
+            kind="queue",
+            mechanism=mechanism,
+            strength=0.6,
+            root=True,
+            text=f"{count(waiting[-1], 'connection')} stood in its accept queue (room for {backlog}) and were not taken",
+            measured={"waiting": waiting[-1], "backlog": backlog},
+        )
+        late = [s for s in _scrapes_at(scene, service) if s.error and s.error.startswith("timeout")]
+        silent = [p for p in scene.ladder.bad_at(service.name) if fault_class(p) == "silent"]
+        if late or silent:
+            yield Clue(
+                service=service.name,
+                kind="probe",
+                mechanism=mechanism,
+                strength=0.7,
+                root=True,
+                text=f"{service.name} answers no request, not even one for its health",
+                measured={"timeouts": len(late) + len(silent)},
+            )
+
+
+def _failing(scene: Scene, service: SeenService) -> Iterator[Clue]:
+    """Errors of its own: it is the deepest service that answers 5xx, and what is below it works or is not there."""
+    name = service.name
+    bad = [p for p in scene.ladder.bad_at(name) if fault_class(p) == "errors"]
+    looks = [s for s in _scrapes_at(scene, service) if s.kind == "health"]
+    sick = bool(looks) and looks[-1].status is not None and looks[-1].status >= 500
+    if not bad and not sick:
+        return
+    if any(scene.ladder.bad_at(below) for below in scene.chain.below(name)) or name not in (
+        scene.ladder.suspects or {name}
+    ):
+        return
+    mechanism = "service.not_ready" if sick else "service.answers_errors"
+    # 502, 503 and 504 are what a relay says of what it calls: unless that is known and works, the fault may lie there.
+    says_of_others = any(p.status in (502, 503, 504) for p in bad) or (sick and looks[-1].status in (502, 503, 504))
+    upstream_works = bool(service.upstream) and all(scene.ladder.proven(below) for below in service.upstream)
+    own = upstream_works or not says_of_others or bool(scene.progress[name].gauges)
+    if bad:
+        yield Clue(
+            service=name,
+            kind="probe",
+            mechanism=mechanism,
+            strength=0.75 if own and (scene.ladder.suspects == {name} or sick) else 0.4,
+            text=f"a small request straight to {name} was answered with {bad[0].status or bad[0].error}",
+            measured={"status": bad[0].status},
+        )
+    if sick and looks[-1].status is not None:
+        yield Clue(
+            service=name,
+            kind="process",
+            mechanism=mechanism,
+            strength=0.6 if own else 0.3,
+            text=f"its own health endpoint answers {looks[-1].status}",
+            measured={"status": looks[-1].status},
+        )
+    answers = [n for link in scene.account.nodes[name].down for t, n in link.rises if link.asks]
+    if bad and own and len(answers) >= 3 and max(answers) < SMALL_ANSWER_BYTES:
+        yield Clue(
+            service=name,
+            kind="conservation",
+            mechanism=mechanism,
+            strength=0.5,
+            text=f"{len(answers)} answers that {name} gave to its callers in the window were {max(answers)} bytes or less, as an error is",
+            measured={"answers": len(answers), "largest_bytes": max(answers)},
+        )

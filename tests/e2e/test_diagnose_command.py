@@ -1,0 +1,116 @@
+"""`vindicate diagnose` as a user runs it: exit codes, one JSON document, captures that are judged again, evidence that is kept."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from fakes.captures import Scenery
+from vindicate.observe.capture_file import save_capture
+
+FIELDS = {
+    "schema", "status", "layer", "service", "mechanism", "confidence", "summary", "cleared", "suspects", "aggravators",
+    "findings", "next", "blind", "started_at", "window_s", "took_s",
+}  # fmt: skip
+
+
+def run(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "vindicate", "diagnose", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+
+
+@pytest.fixture
+def captures(tmp_path):
+    starved = (
+        Scenery()
+        .idle_engines()
+        .waiting(8, "client", "proxy")
+        .probe("proxy", "no_headers")
+        .probe("router")
+        .probe("decode")
+    )
+    healthy = Scenery().idle_engines().probe("proxy").probe("router").probe("decode")
+    unclear = Scenery().probe("proxy", "garbage").probe("router").probe("decode")
+    for name, scene in {"starved": starved, "healthy": healthy, "unclear": unclear}.items():
+        save_capture(scene.capture(), tmp_path / f"{name}.json")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "status"), [("healthy", 0, "healthy"), ("starved", 1, "fault"), ("unclear", 3, "undetermined")]
+)
+def test_judges_a_recording_and_leaves_with_the_code_of_the_verdict(captures, name, code, status):
+    made = run("--replay", f"{name}.json", "--json", cwd=captures)
+    document = json.loads(made.stdout)
+    assert (made.returncode, document["status"], document["schema"]) == (code, status, "vindicate.diagnosis/1")
+    assert set(document) == FIELDS
+
+
+def test_gives_the_same_verdict_when_a_recording_is_judged_again(captures):
+    assert run("--replay", "starved.json", cwd=captures).stdout == run("--replay", "starved.json", cwd=captures).stdout
+
+
+def test_keeps_the_diagnosis_as_evidence_and_says_its_id(captures):
+    made = run("--replay", "starved.json", "--save", cwd=captures)
+    assert "saved as E1" in made.stdout
+    again = run("--replay", "starved.json", "--save", "--json", cwd=captures)
+    assert json.loads(again.stdout)["status"] == "fault"
+    assert "saved as E2" in again.stderr
+
+
+def test_writes_one_page_beside_the_screen(captures):
+    made = run("--replay", "starved.json", "--html", "page.html", cwd=captures)
+    assert "GUILTY" in made.stdout
+    assert "GUILTY" in (captures / "page.html").read_text()
+
+
+def test_calls_a_dead_entry_guilty(tmp_path):
+    with socket.socket() as taken:  # bound and never listening: nobody else gets the port
+        taken.bind(("127.0.0.1", 0))
+        made = run(f"http://127.0.0.1:{taken.getsockname()[1]}", "--window", "1s", "--json", cwd=tmp_path)
+    document = json.loads(made.stdout)
+    assert (made.returncode, document["mechanism"]) == (1, "service.down")
+    assert not made.stderr.startswith("Traceback")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("no url",), "no url"),
+        (("http://127.0.0.1:99999",), "99999"),
+        (("--stack", "nosuch.toml"), "nosuch.toml"),
+        (("--replay", "nosuch.json"), "nosuch.json"),
+        (("--window", "soon"), "soon"),
+        (("--probe-budget", "much"), "much"),
+        (("capture",), "--out"),
+        (("http://a:1", "http://b:2"), "http://b:2"),
+        (("--replay", "broken.json"), "broken.json"),
+    ],
+)
+def test_says_what_was_wrong_with_the_value_seen_and_leaves_with_2(tmp_path, words, says):
+    (tmp_path / "broken.json").write_bytes(b"\xff\xfe{")
+    made = run(*words, cwd=tmp_path)
+    assert made.returncode == 2
+    assert says in made.stderr
+    assert "Traceback" not in made.stderr
+    assert made.stdout == ""
+
+
+def test_lists_every_mechanism(tmp_path):
+    made = run("--list-mechanisms", cwd=tmp_path)
+    assert made.returncode == 0
+    assert "proxy.connector_starvation  (layer: proxy)" in made.stdout
+
+
+def test_refuses_a_client_that_is_not_there_before_it_looks(tmp_path):
+    made = run("http://127.0.0.1:1", "--client-pid", "4194305", cwd=tmp_path)
+    assert made.returncode == 2
+    assert "4194305" in made.stderr
