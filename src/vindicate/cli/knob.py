@@ -1,0 +1,183 @@
+"""`vindicate knob`: the value by the ledger, in the script and in each live process; why it is so; what it is worth."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vindicate.cli.explain import explain
+from vindicate.cli.option import example, json_option, ledger_option, print_json, stack_option
+from vindicate.errors import MisuseError
+from vindicate.units import shown
+
+if TYPE_CHECKING:
+    from vindicate.cli.opening import Desk
+    from vindicate.ledger.state import Book
+
+__all__ = ["KnobState", "knob", "knob_state"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnobState:
+    """Everything that can be said of a knob's value now; *drift* names what does not agree, *unseen* what could not be read.
+
+    Attributes:
+        ledger: The value that the last change on record gave it; ``None`` is unset, and also unknown (see *in_ledger*).
+        scripts: By service, what its start script sets; ``None`` when it sets nothing.
+        live: By service and pid, what the process holds.
+    """
+
+    knob: str
+    services: tuple[str, ...]
+    default: str | None
+    in_ledger: bool
+    ledger: str | None
+    scripts: dict[str, str | None] = field(default_factory=dict)
+    script_lines: dict[str, str] = field(default_factory=dict)
+    live: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    drift: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+
+def knob_state(desk: "Desk", book: "Book", name: str) -> KnobState:
+    """Read a knob's value from the ledger, the start scripts and the live processes.
+
+    Raises:
+        MisuseError: Neither the stack file nor the ledger knows it.
+    """
+    from vindicate.cli.opening import knob_services
+    from vindicate.ledger.documents import ledger_value
+
+    if name not in desk.known_knobs(book):
+        raise MisuseError(
+            f"no knob {name!r}, neither in the stack file nor in the ledger",
+            remedy=f"known: {', '.join(desk.known_knobs(book)) or 'none yet'}; declare it as [knobs.{name}] in the stack file",
+        )
+    current = ledger_value(book, name)
+    unseen: list[str] = []
+    scripts, lines = _scripts(desk, name, unseen)
+    live = _live(desk, name, unseen)
+    said = {f"the ledger says {shown(current.value)} ({current.how})": current.value} if current else {}
+    said |= {
+        f"{lines.get(service) or f'the script of {service}'} says {shown(value)}": value
+        for service, value in scripts.items()
+    }
+    said |= {
+        f"pid {pid} ({service}) holds {shown(value)}": value
+        for service, of in live.items()
+        for pid, value in of.items()
+    }
+    return KnobState(
+        knob=name,
+        services=knob_services(desk, book, name),
+        default=desk.stack.knobs[name].default if desk.stack and name in desk.stack.knobs else None,
+        in_ledger=current is not None,
+        ledger=current.value if current else None,
+        scripts=scripts,
+        script_lines=lines,
+        live=live,
+        drift=tuple(said) if len(set(said.values())) > 1 else (),
+        unseen=tuple(unseen),
+    )
+
+
+def _scripts(desk: "Desk", name: str, unseen: list[str]) -> tuple[dict[str, str | None], dict[str, str]]:
+    from vindicate.operate.script import read_value
+
+    values: dict[str, str | None] = {}
+    lines: dict[str, str] = {}
+    if desk.stack is None or name not in desk.stack.knobs or desk.stack.knobs[name].kind != "env":
+        return values, lines
+    for service in desk.stack.knobs[name].services:
+        launcher = desk.stack.service(service).launcher
+        if launcher.file is None or launcher.kind != "script":
+            unseen.append(f"{service} has no start script in the stack file")
+            continue
+        try:
+            found = read_value(launcher.file, name)
+        except MisuseError as error:
+            unseen.append(error.problem)
+            continue
+        values[service] = found.value if found else None
+        lines[service] = f"{launcher.file.name}:{found.line}" if found else launcher.file.name
+    return values, lines
+
+
+def _live(desk: "Desk", name: str, unseen: list[str]) -> dict[str, dict[str, str | None]]:
+    from vindicate.ledger.live import readings_by_service
+
+    live: dict[str, dict[str, str | None]] = {}
+    if desk.stack is None or name not in desk.stack.knobs:
+        return live
+    if desk.stack.knobs[name].kind != "env":
+        unseen.append(f"{name} is an argument, and only environment variables are read from live processes")
+    for service, readings in readings_by_service(desk.stack, name).items():
+        unseen += [reading.problem for reading in readings if reading.problem] or (
+            [] if readings else [f"{service}: no live process was found"]
+        )
+        live[service] = {str(reading.pid): reading.value for reading in readings if not reading.problem}
+    return live
+
+
+@click.group(epilog=example("vindicate knob list"))
+def knob() -> None:
+    """Show the value of a knob by the ledger, in the script and live; why it is so, and what it is worth."""
+
+
+@knob.command("list", epilog=example("vindicate knob list"))
+@json_option
+@stack_option
+@ledger_option
+def list_(as_json: bool, stack_file: str | None, ledger_path: str | None) -> int:
+    """List the knobs with their values; exit 1 when one has drifted."""
+    from vindicate.cli.opening import open_desk
+    from vindicate.view.ledger import knob_table
+
+    with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
+        book = desk.book()
+    states = [knob_state(desk, book, name) for name in desk.known_knobs(book)]
+    if as_json:
+        print_json({"schema": "vindicate.knobs/1", "knobs": states})
+    else:
+        print("\n".join(knob_table(states)))
+    return 1 if any(state.drift for state in states) else 0
+
+
+@knob.command("show", epilog=example("vindicate knob show SGLANG_SM120_MMA_TARGET_CTAS"))
+@click.argument("name", metavar="NAME")
+@json_option
+@stack_option
+@ledger_option
+def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | None) -> int:
+    """Show why a knob has its value, where it stands, what other values are worth, and its history; exit 1 when it has drifted."""
+    from vindicate.cli.opening import open_desk
+    from vindicate.clock import utc_now
+    from vindicate.ledger.standing import standings
+    from vindicate.ledger.worth import worth_of
+    from vindicate.view.ledger import knob_lines
+
+    with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
+        book = desk.book()
+    state = knob_state(desk, book, name)
+    held = state.ledger if state.in_ledger else next(iter(state.scripts.values()), None)
+    values = dict.fromkeys(value for _, effect in book.effects.get(name, ()) for value in (effect.a, effect.b))
+    worth = {
+        value: worth_of(book, name, value, held, state.default, now=utc_now()) for value in values if value != held
+    }
+    history = sorted((r for r in book.changes.values() if r.change.knob == name), key=lambda record: record.when)
+    standing = standings(book)
+    if as_json:
+        entries: list[dict[str, Any]] = [
+            {"change": r.change.id, "kind": r.change.kind, "from": r.change.from_value, "to": r.change.to_value, "at": r.at,
+             "state": r.state, "because": r.because, "standing": standing[r.change.id].name}
+            for r in history
+        ]  # fmt: skip
+        gains = [{"value": value, "over": held, "worth": found} for value, found in worth.items()]
+        print_json({"schema": "vindicate.knob/1", "state": state, "worth": gains, "history": entries})
+    else:
+        rows = [(record, standing[record.change.id].name) for record in history]
+        print("\n".join(knob_lines(state, held, worth, rows, {name: r.status for name, r in book.claims.items()})))
+    return 1 if state.drift else 0
+
+
+knob.add_command(explain)

@@ -1,0 +1,86 @@
+"""A book → for every change, whether the grounds it was made on still hold; computed afresh each time, never stored."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from vindicate.ledger.state import Book, ChangeRecord
+from vindicate.record.ledger import ClaimStatus, Justification
+
+__all__ = ["Ground", "Standing", "StandingName", "standing_of", "standings"]
+
+StandingName = Literal["orphaned", "weakened", "still_justified_by_other", "never_justified", "justified"]
+Strength = Literal["firm", "weak", "fallen"]
+
+_FALLEN: tuple[ClaimStatus, ...] = ("refuted", "withdrawn", "superseded")
+_FIRM: dict[str, tuple[ClaimStatus, ...]] = {
+    "not_refuted": ("open", "supported"),
+    "live": ("open", "supported"),
+    "supported": ("supported",),
+}
+_OF_RESTORE: dict[StandingName, StandingName] = {
+    "orphaned": "justified",
+    "never_justified": "justified",
+    "weakened": "weakened",
+    "still_justified_by_other": "orphaned",
+    "justified": "orphaned",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """One justification and whether it still carries: ``weak`` means only through claims that another cause explains away."""
+
+    justification: Justification
+    strength: Strength
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a change stands, and every ground it has; those made in hindsight are kept beside those made at the time."""
+
+    name: StandingName
+    grounds: tuple[Ground, ...]
+
+    @property
+    def recorded(self) -> Literal["at_the_time", "retroactive"]:
+        """``retroactive`` when every ground was recorded in hindsight."""
+        at_the_time = any(ground.justification.recorded == "at_the_time" for ground in self.grounds)
+        return "at_the_time" if at_the_time else "retroactive"
+
+
+def standings(book: Book, *, what_if: Mapping[str, ClaimStatus] | None = None) -> dict[str, Standing]:
+    """The standing of every change, were *what_if* so; nothing is written."""
+    seen = book.with_status(what_if) if what_if else book
+    return {name: standing_of(record, seen) for name, record in seen.changes.items()}
+
+
+def standing_of(record: ChangeRecord, book: Book) -> Standing:
+    """The standing of one change.
+
+    All claims of a ground must carry it together; several grounds are alternatives. No ground: never justified. All
+    firm: justified. Some firm: still justified by the others. None firm, but one that rests on displaced claims only:
+    weakened. Otherwise orphaned. A restore without grounds of its own stands by the fall of what it undoes.
+    """
+    undone = book.changes.get(record.change.undoes or "") if record.change.kind == "restore" else None
+    if undone is not None and not record.grounds:
+        return Standing(name=_OF_RESTORE[standing_of(undone, book).name], grounds=())
+    grounds = tuple(Ground(justification=item, strength=_strength(item, book)) for item in record.grounds)
+    strengths = {ground.strength for ground in grounds}
+    name: StandingName
+    if not grounds:
+        name = "never_justified"
+    elif strengths == {"firm"}:
+        name = "justified"
+    elif "firm" in strengths:
+        name = "still_justified_by_other"
+    else:
+        name = "weakened" if "weak" in strengths else "orphaned"
+    return Standing(name=name, grounds=grounds)
+
+
+def _strength(ground: Justification, book: Book) -> Strength:
+    statuses = [book.claims[claim].status if claim in book.claims else None for claim in ground.claims]
+    if not statuses or any(status is None or status in _FALLEN for status in statuses):
+        return "fallen"
+    return "firm" if all(status in _FIRM[ground.need] for status in statuses) else "weak"

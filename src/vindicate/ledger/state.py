@@ -1,0 +1,275 @@
+"""Facts → what they add up to at one moment: incidents, claims with their status, evidence, changes with their state."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self, TypeVar
+
+from vindicate.errors import MisuseError
+from vindicate.record.ledger import (
+    Change,
+    ChangeState,
+    ChangeStep,
+    Claim,
+    ClaimEvent,
+    ClaimStatus,
+    DocMark,
+    Effect,
+    Evidence,
+    Fact,
+    Incident,
+    Justification,
+    Waiver,
+)
+
+__all__ = ["Book", "ChangeRecord", "ClaimRecord", "IncidentRecord"]
+
+_T = TypeVar("_T")
+_IN_EFFECT = ("watching", "done")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentRecord:
+    """An incident and when it began."""
+
+    incident: Incident
+    began_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRecord:
+    """A claim, the status that its latest event gave it, and how it came there, oldest first."""
+
+    claim: Claim
+    status: ClaimStatus = "open"
+    events: tuple[tuple[str, ClaimEvent], ...] = ()
+    raised_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRecord:
+    """A change, the state of its latest step, the grounds it rests on, and what was waived for it."""
+
+    change: Change
+    seq: int
+    at: str
+    state: ChangeState = "planned"
+    steps: tuple[tuple[str, ChangeStep], ...] = ()
+    grounds: tuple[Justification, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+
+    @property
+    def in_effect(self) -> bool:
+        """Whether the change took hold, as far as its own steps say."""
+        return self.state in _IN_EFFECT
+
+    @property
+    def when(self) -> tuple[str, int]:
+        """When it happened, and of several at one moment in which order they were recorded."""
+        return self.at, self.seq
+
+    @property
+    def because(self) -> tuple[str, ...]:
+        """The claims of all its grounds, each once."""
+        return tuple(dict.fromkeys(claim for ground in self.grounds for claim in ground.claims))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Book:
+    """The ledger as it reads at one moment; every mapping is in the order of first record.
+
+    Attributes:
+        in_effect: The changes that took hold, by knob, oldest first.
+        effects: What was measured of each knob, with the evidence it is part of.
+    """
+
+    incidents: Mapping[str, IncidentRecord] = field(default_factory=dict)
+    claims: Mapping[str, ClaimRecord] = field(default_factory=dict)
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    evidence_at: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, ChangeRecord] = field(default_factory=dict)
+    doc_marks: tuple[DocMark, ...] = ()
+    in_effect: Mapping[str, tuple[ChangeRecord, ...]] = field(default_factory=dict)
+    effects: Mapping[str, tuple[tuple[Evidence, Effect], ...]] = field(default_factory=dict)
+
+    @classmethod
+    def from_facts(cls, facts: Iterable[Fact], as_of: str | None = None) -> Self:
+        """Add up *facts*, in whatever order they come.
+
+        Args:
+            as_of: Only what was *recorded* by then counts: what the ledger knew at that moment, in the form of `clock.iso`.
+        """
+        known = sorted(
+            (fact for fact in facts if as_of is None or fact.recorded_at <= as_of), key=lambda fact: fact.seq
+        )
+        evidence = {fact.body.id: fact.body for fact in known if isinstance(fact.body, Evidence)}
+        changes = _changes(known)
+        in_effect = sorted((record for record in changes.values() if record.in_effect), key=lambda record: record.when)
+        return cls(
+            incidents=_incidents(known),
+            claims=_claims(known),
+            evidence=evidence,
+            evidence_at={fact.body.id: fact.happened_at for fact in known if isinstance(fact.body, Evidence)},
+            changes=changes,
+            doc_marks=tuple(fact.body for fact in known if isinstance(fact.body, DocMark)),
+            in_effect=_grouped((record.change.knob, record) for record in in_effect),
+            effects=_grouped((effect.knob, (item, effect)) for item in evidence.values() for effect in item.effects),
+        )
+
+    def with_status(self, statuses: Mapping[str, ClaimStatus]) -> "Book":
+        """The same book, were these claims of these statuses; nothing is written.
+
+        Raises:
+            MisuseError: A claim is not in the ledger.
+        """
+        for claim in statuses:
+            self.claim(claim)
+        changed = {name: replace(self.claims[name], status=status) for name, status in statuses.items()}
+        return replace(self, claims={**self.claims, **changed})
+
+    def claim(self, name: str) -> ClaimRecord:
+        """The claim of that id.
+
+        Raises:
+            MisuseError: There is none.
+        """
+        return _named("claim", name, self.claims, 'vindicate claim add "TEXT"')
+
+    def incident(self, name: str) -> IncidentRecord:
+        """The incident of that id.
+
+        Raises:
+            MisuseError: There is none.
+        """
+        return _named("incident", name, self.incidents, 'vindicate incident open "TEXT"')
+
+    def change(self, name: str) -> ChangeRecord:
+        """The change of that id.
+
+        Raises:
+            MisuseError: There is none.
+        """
+        return _named("change", name, self.changes, "vindicate change list")
+
+    def item(self, name: str) -> Evidence:
+        """The piece of evidence of that id.
+
+        Raises:
+            MisuseError: There is none.
+        """
+        return _named("evidence", name, self.evidence, "vindicate evidence import FILE")
+
+    def incident_of(self, claim: str) -> Incident | None:
+        """The incident that *claim* is to explain, where it names one that is on record."""
+        record = self.incidents.get(self.claim(claim).claim.incident or "")
+        return record.incident if record else None
+
+    def resting_on(self, claim: str) -> tuple[ChangeRecord, ...]:
+        """The changes that name *claim* among their grounds."""
+        return tuple(record for record in self.changes.values() if claim in record.because)
+
+    def about(self, claim: str) -> tuple[Evidence, ...]:
+        """The evidence that was recorded for or against *claim*, by itself or by an event of the claim."""
+        named = (
+            {name for _, event in self.claims[claim].events for name in event.evidence}
+            if claim in self.claims
+            else set()
+        )
+        return tuple(item for item in self.evidence.values() if item.claim == claim or item.id in named)
+
+    def in_place(self, knob: str) -> dict[str, str | None]:
+        """The value of *knob* while each piece of evidence was taken, where a change on record tells it."""
+        records = self.in_effect.get(knob, ())
+        found: dict[str, str | None] = {}
+        for name, at in self.evidence_at.items():
+            before = [record for record in records if record.at <= at]
+            if before:
+                found[name] = before[-1].change.to_value
+            elif records:
+                found[name] = records[0].change.from_value
+        return found
+
+    def later_than(self, record: ChangeRecord) -> ChangeRecord | None:
+        """The first later change in effect of the same knob on one of the same services; ``None`` when *record* is the last word."""
+        return next(
+            (
+                other
+                for other in self.in_effect.get(record.change.knob, ())
+                if other.when > record.when and _overlap(other.change.services, record.change.services)
+            ),
+            None,
+        )
+
+
+def _grouped(pairs: Iterable[tuple[str, _T]]) -> dict[str, tuple[_T, ...]]:
+    groups: dict[str, list[_T]] = {}
+    for name, item in pairs:
+        groups.setdefault(name, []).append(item)
+    return {name: tuple(items) for name, items in groups.items()}
+
+
+def _overlap(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Whether two sets of services meet; one that nobody wrote down may be any."""
+    return not some or not others or bool(set(some) & set(others))
+
+
+def _named(what: str, name: str, there: Mapping[str, _T], how: str) -> _T:
+    try:
+        return there[name]
+    except KeyError:
+        known = ", ".join(list(there)[-12:]) or "none yet"
+        raise MisuseError(f"no {what} {name!r} in the ledger", remedy=f"known: {known}; see: {how}") from None
+
+
+def _incidents(facts: list[Fact]) -> dict[str, IncidentRecord]:
+    return {
+        fact.body.id: IncidentRecord(incident=fact.body, began_at=fact.happened_at)
+        for fact in facts
+        if isinstance(fact.body, Incident)
+    }
+
+
+def _claims(facts: list[Fact]) -> dict[str, ClaimRecord]:
+    raised: dict[str, ClaimRecord] = {}
+    events: dict[str, list[tuple[str, int, ClaimEvent]]] = {}
+    for fact in facts:
+        if isinstance(fact.body, Claim):
+            first = raised.get(fact.body.id)
+            raised[fact.body.id] = ClaimRecord(
+                claim=fact.body, raised_at=first.raised_at if first else fact.happened_at
+            )
+        elif isinstance(fact.body, ClaimEvent):
+            events.setdefault(fact.body.claim, []).append((fact.happened_at, fact.seq, fact.body))
+    for name, record in raised.items():
+        told = sorted(events.get(name, []), key=lambda event: event[:2])
+        if told:
+            raised[name] = replace(
+                record, status=told[-1][2].status, events=tuple((at, event) for at, _, event in told)
+            )
+    return raised
+
+
+def _changes(facts: list[Fact]) -> dict[str, ChangeRecord]:
+    records: dict[str, ChangeRecord] = {}
+    steps: dict[str, list[tuple[str, ChangeStep]]] = {}
+    grounds: dict[str, list[Justification]] = {}
+    waivers: dict[str, list[Waiver]] = {}
+    for fact in facts:
+        match fact.body:
+            case Change() as change:
+                records[change.id] = ChangeRecord(change=change, seq=fact.seq, at=fact.happened_at)
+            case ChangeStep() as step:
+                steps.setdefault(step.change, []).append((fact.happened_at, step))
+            case Justification() as ground:
+                grounds.setdefault(ground.change, []).append(ground)
+            case Waiver() as waiver:
+                waivers.setdefault(waiver.change, []).append(waiver)
+    return {
+        name: replace(
+            record,
+            state=steps[name][-1][1].state if name in steps else "planned",
+            steps=tuple(steps.get(name, ())),
+            grounds=tuple(grounds.get(name, ())),
+            waivers=tuple(waivers.get(name, ())),
+        )
+        for name, record in records.items()
+    }
