@@ -1,0 +1,136 @@
+"""A planned edit of a file → its backup, the new bytes in its place, or the old ones again; whole or not at all."""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from vindicate.errors import CannotError
+from vindicate.operate.plan import FileEdit, KnobEdit, diff_lines, sha256
+from vindicate.operate.script import edit_value
+
+__all__ = ["back_up", "current", "difference", "put_back", "swap", "write_edit"]
+
+
+def back_up(file: FileEdit) -> None:
+    """Copy the script beside itself, with its mode and owner, and read the copy's hash again.
+
+    Raises:
+        CannotError: It cannot be written, or the script is not what it was when the change was planned.
+    """
+    path, backup = Path(file.path), Path(file.backup)
+    if backup.exists() and sha256(_bytes(backup)) == file.sha_before:
+        return
+    content = _bytes(path)
+    if sha256(content) != file.sha_before:
+        raise CannotError(f"{path} was changed after this was planned", remedy="run the command again")
+    swap(backup, content, mode=file.mode, uid=file.uid, gid=file.gid)
+    if sha256(_bytes(backup)) != file.sha_before:
+        raise CannotError(
+            f"{backup} does not read back as it was written", remedy="look at the disk; nothing was changed"
+        )
+
+
+def write_edit(file: FileEdit, edits: tuple[KnobEdit, ...]) -> None:
+    """Put the new bytes in the script's place; done already is no error.
+
+    Raises:
+        CannotError: The script is neither as planned nor as it is to become, or cannot be written.
+    """
+    path = Path(file.path)
+    content = _bytes(path)
+    if sha256(content) == file.sha_after:
+        return
+    if sha256(content) != file.sha_before:
+        raise CannotError(
+            f"{path} was changed by somebody else meanwhile", remedy="look at it, and run the command again"
+        )
+    for edit in edits:
+        if edit.knob in file.knobs:
+            content = edit_value(content, edit.knob, edit.after, path=path)
+    if sha256(content) != file.sha_after:
+        raise CannotError(f"{path}: the edit does not come out as planned", remedy="run the command again")
+    swap(path, content, mode=file.mode, uid=file.uid, gid=file.gid)
+
+
+def put_back(file: FileEdit) -> bool:
+    """Put the backup in the script's place again; whether anything had to be done.
+
+    Raises:
+        CannotError: Somebody edited the script since (both are shown, theirs is left alone), or the backup is gone or damaged.
+    """
+    path, backup = Path(file.path), Path(file.backup)
+    now = current(file)
+    if now == file.sha_before:
+        return False
+    if now != file.sha_after:
+        raise CannotError(
+            f"{path} was edited by somebody else since, and is left alone: it has sha256 {(now or 'none')[:12]}, "
+            f"the change wrote {file.sha_after[:12]}",
+            remedy=f"compare: diff {backup} {path}; put back what is right, then restart: vindicate stack restart",
+        )
+    content = _bytes(backup)
+    if sha256(content) != file.sha_before:
+        raise CannotError(
+            f"{backup} is not the backup that was made (its hash differs)", remedy=f"mend {path} by hand, then restart"
+        )
+    swap(path, content, mode=file.mode, uid=file.uid, gid=file.gid)
+    return True
+
+
+def current(file: FileEdit) -> str | None:
+    """The hash of the script as it is now; ``None`` when it is gone."""
+    path = Path(file.path)
+    return sha256(_bytes(path)) if path.exists() else None
+
+
+def difference(file: FileEdit) -> list[str]:
+    """Lines in which the script as it is now differs from its backup, redacted; empty when either is gone."""
+    path, backup = Path(file.path), Path(file.backup)
+    if not (path.exists() and backup.exists()):
+        return []
+    return [f"--- {backup}", f"+++ {path} (now)", *diff_lines(_bytes(backup), _bytes(path))]
+
+
+def swap(path: Path, content: bytes, *, mode: int, uid: int, gid: int) -> None:
+    """Replace *path* by *content* in one step that survives a power cut: temporary file, fsync, rename, fsync of the folder.
+
+    Raises:
+        CannotError: It cannot be written; the old file is as it was.
+    """
+    name = None
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".vindicate", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as sink:
+            sink.write(content)
+            os.fchmod(sink.fileno(), mode)
+            if (uid, gid) != (os.geteuid(), os.getegid()):
+                os.fchown(sink.fileno(), uid, gid)
+            os.fchmod(sink.fileno(), mode)  # a change of owner clears set-id bits
+            sink.flush()
+            os.fsync(sink.fileno())
+        Path(name).replace(path)
+        name = None
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise CannotError(
+            f"{path}: cannot be written: {error.strerror}",
+            remedy="check the folder's permissions, owner and free space",
+        ) from error
+    finally:
+        if name is not None:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CannotError(
+            f"{path}: cannot be read: {error.strerror}", remedy="check the path and its permissions"
+        ) from error

@@ -1,0 +1,267 @@
+"""What is to be changed → a plan: every file with its bytes before and after, what restarts together, what is checked and watched.
+
+A plan is data: it is journalled whole before anything is done, so that another process can finish it or undo it.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from vindicate.errors import CannotError, MisuseError
+from vindicate.operate.launchers import start_command
+from vindicate.operate.script import edit_value, read_value
+from vindicate.operate.services import is_there
+from vindicate.operate.status import live_readings
+from vindicate.redact import is_secret_name, redact_json, redact_text
+from vindicate.stack.model import Knob, Stack
+
+__all__ = [
+    "Answered",
+    "Baseline",
+    "ChangePlan",
+    "FileEdit",
+    "KnobEdit",
+    "WatchPlan",
+    "diff_lines",
+    "plan_edits",
+    "script_value",
+    "sha256",
+    "with_ids",
+]
+
+Kind = Literal["apply", "revert", "restore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEdit:
+    """One start script: *path* is the real file (links followed), *backup* the copy beside it, *knobs* what is set in it."""
+
+    path: str
+    backup: str
+    knobs: tuple[str, ...]
+    sha_before: str
+    sha_after: str
+    mode: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobEdit:
+    """One knob of the change; ``None`` is unset. *was_live* is what processes held before, also where it was not the script's."""
+
+    change: str
+    knob: str
+    services: tuple[str, ...]
+    before: str | None
+    after: str | None
+    was_live: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What came to one fixed prompt. *steady* when it came twice the same, so that it may be compared exactly."""
+
+    digest: str
+    steady: bool
+    recalled: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Answers before the change, asked at *service*: the entry, or the first below it that answered at all."""
+
+    service: str
+    answers: tuple[Answered, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchPlan:
+    """How the change is watched.
+
+    Attributes:
+        requests: Clean requests of generated load to reach; ``None`` when there is no number to reach.
+        duration_s: Longest time; ``None`` until *requests*.
+        streams: Streams at a time of the generated load; 0 watches the users' own traffic.
+        needed: T* in *unit*; ``None`` when the incident was not counted.
+        why: Where the length comes from, for a person.
+        claims: Whose symptom it is that must not come back.
+    """
+
+    requests: int | None
+    duration_s: float | None
+    streams: int
+    needed: float | None
+    unit: Literal["req", "h"]
+    why: str
+    incident: str | None
+    claims: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePlan:
+    """A whole change, of one knob or of several that are changed together.
+
+    Attributes:
+        together: Services that restart, in start order.
+        was_up: Those of them that ran before.
+    """
+
+    kind: Kind
+    edits: tuple[KnobEdit, ...]
+    files: tuple[FileEdit, ...]
+    together: tuple[str, ...]
+    was_up: tuple[str, ...]
+    baseline: Baseline | None = None
+    watch: WatchPlan | None = None
+    diffs: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The changes that are made together."""
+        return tuple(edit.change for edit in self.edits)
+
+
+def plan_edits(stack: Stack, kind: Kind, wanted: Mapping[str, str | None], *, ids: Sequence[str]) -> ChangePlan:
+    """Plan to set every knob of *wanted*; reads only.
+
+    Args:
+        ids: One for each knob.
+
+    Raises:
+        MisuseError: A knob or a script is not understood, or a value looks like a secret.
+        CannotError: A launcher is not supported, or a folder cannot be written.
+    """
+    edits, contents, after, held = [], dict[Path, bytes](), dict[Path, bytes](), dict[Path, list[str]]()
+    for change, (name, value) in zip(ids, wanted.items(), strict=True):
+        knob = stack.knob(name)
+        _must_be_settable(stack, knob, value)
+        for path in dict.fromkeys(_script_of(stack, service) for service in knob.services):
+            contents.setdefault(path, _read(path))
+            held.setdefault(path, []).append(name)
+            after[path] = edit_value(after.get(path, contents[path]), name, value, path=path)
+        live = {
+            reading.value
+            for service in knob.services
+            for reading in live_readings(stack.service(service), name)
+            if not reading.problem
+        }
+        edits.append(
+            KnobEdit(
+                change=change, knob=name, services=knob.services, before=script_value(stack, knob), after=value,
+                was_live=tuple(sorted(live, key=str)),
+            )
+        )  # fmt: skip
+    together = stack.start_order(
+        stack.restart_set(tuple(dict.fromkeys(service for edit in edits for service in edit.services)))
+    )
+    for service in together:
+        start_command(stack, stack.service(service))
+    plan = ChangePlan(
+        kind=kind,
+        edits=tuple(edits),
+        files=tuple(_file_edit(path, contents[path], after[path], (ids[0], *held[path])) for path in after if after[path] != contents[path]),
+        together=together,
+        was_up=tuple(name for name in together if is_there(stack.service(name))),
+        diffs={str(path): diff_lines(contents[path], after[path]) for path in after if after[path] != contents[path]},
+    )  # fmt: skip
+    data = msgspec.json.decode(msgspec.json.encode(replace(plan, diffs={})))
+    if redact_json(data) != data:
+        raise MisuseError(
+            "a path or a value of this change looks like a secret, and the journal keeps no secrets",
+            remedy="set that variable by hand",
+        )
+    return plan
+
+
+def with_ids(plan: ChangePlan, ids: Sequence[str]) -> ChangePlan:
+    """The same plan under other ids, and with backups named after them."""
+    files = tuple(replace(file, backup=str(_backup_path(Path(file.path), ids[0]))) for file in plan.files)
+    edits = tuple(replace(edit, change=change) for edit, change in zip(plan.edits, ids, strict=True))
+    return replace(plan, edits=edits, files=files)
+
+
+def script_value(stack: Stack, knob: Knob) -> str | None:
+    """What the script of the first service sets *knob* to.
+
+    Raises:
+        MisuseError: It cannot be read off.
+    """
+    found = read_value(_script_of(stack, knob.services[0]), knob.name)
+    return found.value if found else None
+
+
+def sha256(content: bytes) -> str:
+    """Hex digest."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _must_be_settable(stack: Stack, knob: Knob, value: str | None) -> None:
+    if knob.kind != "env":
+        raise CannotError(
+            f"{stack.file}: knobs.{knob.name} is of kind {knob.kind!r}, and only env can be changed yet",
+            remedy="change it by hand, or export it as an environment variable in the start script",
+        )
+    if is_secret_name(knob.name) or (value is not None and redact_text(value) != value):
+        raise MisuseError(
+            f"{knob.name} looks like a secret, and the ledger keeps no secrets", remedy="set that variable by hand"
+        )
+
+
+def _script_of(stack: Stack, service: str) -> Path:
+    launcher = stack.service(service).launcher
+    if launcher.kind != "script" or launcher.file is None:
+        raise CannotError(
+            f"{stack.file}: services.{service} has a launcher of kind {launcher.kind!r}, and only scripts can be changed yet",
+            remedy='give it launcher = { kind = "script", file = "…" }, or change it by hand',
+        )
+    return launcher.file.resolve()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise MisuseError(
+            f"{path}: cannot be read: {error.strerror}", remedy="check the path and its permissions"
+        ) from error
+
+
+def _file_edit(path: Path, before: bytes, after: bytes, named: tuple[str, ...]) -> FileEdit:
+    import os
+
+    if not os.access(path.parent, os.W_OK):
+        raise CannotError(
+            f"{path.parent}: cannot be written, and the script and its backup stand there",
+            remedy="run as the owner of that folder, or make it writable",
+        )
+    status = path.stat()
+    return FileEdit(
+        path=str(path),
+        backup=str(_backup_path(path, named[0])),
+        knobs=named[1:],
+        sha_before=sha256(before),
+        sha_after=sha256(after),
+        mode=status.st_mode & 0o7777,
+        uid=status.st_uid,
+        gid=status.st_gid,
+    )
+
+
+def _backup_path(path: Path, change: str) -> Path:
+    """``serve.sh.vindicate-C7.bak``; with a number when an earlier ledger left one of that name."""
+    first = path.with_name(f"{path.name}.vindicate-{change}.bak")
+    tries = [first, *(path.with_name(f"{path.name}.vindicate-{change}-{n}.bak") for n in range(2, 100))]
+    return next((name for name in tries if not name.exists()), first)
+
+
+def diff_lines(before: bytes, after: bytes) -> list[str]:
+    """The changed lines only, redacted: other lines of a start script are nobody's business."""
+    import difflib
+
+    old, new = (content.decode(errors="replace").splitlines() for content in (before, after))
+    return [redact_text(line) for line in difflib.unified_diff(old, new, n=0, lineterm="")][2:]

@@ -1,0 +1,115 @@
+"""A Stack → how each service stands now, and whether its live processes hold what its script says."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vindicate.errors import VindicateError
+from vindicate.operate.health import check_health, port_is_taken
+from vindicate.operate.running import read_run
+from vindicate.operate.services import run_members
+from vindicate.stack.model import Knob, Service, Stack
+from vindicate.stack.process import live_readings, service_pids, started_at
+
+__all__ = ["KnobStand", "ServiceStand", "State", "live_readings", "look", "look_at"]
+
+State = Literal["ready", "starting", "unhealthy", "down"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobStand:
+    """A knob in one service: *declared* by its script, *live* in each of its processes (`vindicate.stack/1`).
+
+    Attributes:
+        drift: A live process holds another value than the script declares.
+        problem: Why the script or a process could not be read.
+    """
+
+    declared: str | None
+    live: dict[str, str | None]
+    drift: bool
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStand:
+    """One service of `vindicate.stack/1`. *detail* says why it is not ready."""
+
+    name: str
+    role: str
+    engine: str
+    pids: tuple[int, ...]
+    url: str
+    state: State
+    started_at: str | None
+    knobs: dict[str, KnobStand] = field(default_factory=dict)
+    detail: str = ""
+    by_hand: bool = False
+
+
+def look(stack: Stack) -> tuple[ServiceStand, ...]:
+    """How every service stands, in stack-file order. Reads only."""
+    return tuple(look_at(stack, service) for service in stack.services.values())
+
+
+def look_at(stack: Stack, service: Service) -> ServiceStand:
+    """How one service stands."""
+    ours = [proc.pid for proc in run_members(stack, service)]
+    pids = service_pids(service)
+    health = check_health(service)
+    taken, _ = port_is_taken(service)
+    run = read_run(stack.home, service.name)
+    state: State
+    if health.good:
+        state = "ready"
+    elif not (ours or pids or taken) and health.detail == "refuses connections":
+        state = "down"
+    elif ours and not (run and run.ready_at):
+        state = "starting"
+    elif ours or pids or taken:
+        state = "unhealthy"
+    else:
+        state = "down"
+    shown = pids or tuple(ours)
+    return ServiceStand(
+        name=service.name,
+        role=service.role,
+        engine=service.engine,
+        pids=shown,
+        url=service.url,
+        state=state,
+        started_at=started_at(shown[0]) if shown else None,
+        knobs={knob.name: knob_stand(knob, service) for knob in stack.knobs.values() if service.name in knob.services},
+        detail="" if health.good else health.detail,
+        by_hand=bool(pids) and not set(pids) & set(ours),
+    )  # fmt: skip
+
+
+def knob_stand(knob: Knob, service: Service) -> KnobStand:
+    """What the script declares and what each live process holds."""
+    declared, problem = declared_value(knob, service)
+    readings = live_readings(service, knob.name) if knob.kind == "env" else ()
+    unreadable = next((reading.problem for reading in readings if reading.problem), None)
+    known = [reading.value for reading in readings if not reading.problem]
+    return KnobStand(
+        declared=declared,
+        live={str(reading.pid): reading.value for reading in readings},
+        drift=problem is None and any(value != declared for value in known),
+        problem=problem or unreadable,
+    )
+
+
+def declared_value(knob: Knob, service: Service) -> tuple[str | None, str | None]:
+    """The value that the service's script or stack-file entry gives the knob, and why it cannot be told."""
+    if knob.kind == "arg":
+        return None, "knobs of kind arg are not read yet"
+    if service.launcher.kind == "process":
+        return service.launcher.env.get(knob.name), None
+    if service.launcher.kind != "script" or service.launcher.file is None:
+        return None, f"launcher kind {service.launcher.kind!r} declares no value that can be read"
+    from vindicate.operate.script import read_value
+
+    try:
+        found = read_value(service.launcher.file, knob.name)
+    except VindicateError as error:
+        return None, error.problem
+    return (found.value if found else None), None

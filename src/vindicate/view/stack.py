@@ -1,0 +1,28 @@
+"""How services stand → lines for a terminal."""
+
+from collections.abc import Sequence
+
+from vindicate.operate.status import KnobStand, ServiceStand
+from vindicate.units import shown
+
+__all__ = ["stack_lines"]
+
+
+def stack_lines(stands: Sequence[ServiceStand]) -> list[str]:
+    """One line a service, one more for each knob it holds."""
+    width = max((len(stand.name) for stand in stands), default=0)
+    lines = []
+    for stand in stands:
+        pids = f"pid {', '.join(str(pid) for pid in stand.pids)}" if stand.pids else "no process seen"
+        hand = ", started by hand" if stand.by_hand else ""
+        detail = f"  ({stand.detail})" if stand.detail and stand.state != "down" else ""
+        lines.append(f"{stand.name:<{width}}  {stand.state:<9}  {stand.url}  {pids}{hand}{detail}")
+        lines += [f"{'':<{width}}  {_knob_line(name, knob)}" for name, knob in stand.knobs.items()]
+    return lines
+
+
+def _knob_line(name: str, knob: KnobStand) -> str:
+    live = ", ".join(f"{shown(value)} in pid {pid}" for pid, value in knob.live.items()) or "no live process"
+    mark = "  DRIFT" if knob.drift else ""
+    problem = f"  ({knob.problem})" if knob.problem else ""
+    return f"{name}: script says {shown(knob.declared)}; live: {live}{mark}{problem}"
