@@ -1,0 +1,171 @@
+"""The bench on real scripts and processes; only the load is made up."""
+
+import os
+import random
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes.bench import FakeBench, design_of
+from fakes.small_stack import write_small_stack
+from vindicate.clock import SystemClock
+from vindicate.errors import CannotError, EngineError, MisuseError
+from vindicate.experiment.bench import StackBench, present_value, require_editable
+from vindicate.experiment.journal import Journal
+from vindicate.experiment.run import put_back, run_experiment
+from vindicate.operate.services import bring_down, bring_up
+from vindicate.operate.status import live_readings, look_at
+
+
+class QuickBench(StackBench):
+    """Real starts, invented load; *stop_at* ends the process by Ctrl-C in that drive."""
+
+    stop_at = 0
+    drives = 0
+
+    def _wait_for_path(self):
+        pass
+
+    def warm_up(self, level, seed):
+        pass
+
+    def drive(self, level, seed, out):
+        self.drives += 1
+        if self.drives == self.stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        fake = FakeBench({}, seed=self.drives)
+        fake.value, fake.shift = "x", 0.1 * (self._value() == "512") + random.Random(self.drives).gauss(0, 0.01)
+        self._read_back_again()
+        return fake.drive(level, seed, out)
+
+    def _value(self):
+        return live_readings(self.stack.service("worker"), "KNOB")[0].value
+
+
+def quiet(_line):
+    pass
+
+
+@pytest.fixture
+def stack(tmp_path: Path):
+    made = write_small_stack(tmp_path)
+    yield made
+    bring_down(made, tuple(made.services), say=quiet, by_hand=True)
+
+
+@pytest.fixture
+def journal(stack):
+    return Journal(stack.home / "experiments" / "X1")
+
+
+def design_for(stack, **plan):
+    plan = {"blocks": 3, "levels": (8,)} | plan
+    return replace(design_of(**plan), knob="KNOB", services=("worker",), restarted=stack.restart_set(("worker",)))
+
+
+def script(stack):
+    return stack.service("worker").launcher.file
+
+
+def live(stack):
+    return {reading.value for reading in live_readings(stack.service("worker"), "KNOB")}
+
+
+def test_runs_both_arms_on_fresh_processes_and_leaves_bytes_mode_and_running_services_as_they_were(stack, journal):
+    script(stack).chmod(0o751)
+    before = script(stack).read_bytes()
+    bring_up(stack, ("front", "worker", "helper"), say=quiet)
+    design = design_for(stack)
+    journal.register(design)
+    result = run_experiment(design, QuickBench(stack, design, say=quiet), journal, clock=SystemClock(), say=quiet)
+    assert [item.verdict for item in result.effects] == ["better"]
+    pids = [pid for trial in journal.trials() for pid in trial.start.read_back]
+    assert len(set(pids)) == len(pids), "every start is a fresh process"
+    assert all(value == trial.value for trial in journal.trials() for value in trial.start.read_back.values())
+    assert script(stack).read_bytes() == before
+    assert script(stack).stat().st_mode & 0o7777 == 0o751
+    assert live(stack) == {"256"}
+    assert [look_at(stack, stack.service(name)).state for name in ("front", "worker", "helper")] == ["ready"] * 3
+    assert not list(script(stack).parent.glob(".*vindicate*.sh*"))
+
+
+def test_ctrl_c_leaves_the_script_and_the_value_as_they_were_and_services_that_were_down_stay_down(stack, journal):
+    before = script(stack).read_bytes()
+    design = design_for(stack)
+    journal.register(design)
+    bench = QuickBench(stack, design, say=quiet)
+    bench.stop_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(design, bench, journal, clock=SystemClock(), say=quiet)
+    assert script(stack).read_bytes() == before
+    assert [look_at(stack, stack.service(name)).state for name in ("worker", "helper")] == ["down"] * 2
+    assert journal.trials()[-1].outcome == "interrupted"
+    bench.stop_at = 0
+    assert run_experiment(design, bench, journal, clock=SystemClock(), say=quiet).complete
+
+
+def test_what_a_kill_left_behind_is_put_back_by_another_process(stack, journal):
+    before = script(stack).read_bytes()
+    bring_up(stack, ("worker", "helper"), say=quiet)
+    design = design_for(stack)
+    journal.register(design)
+    bench = QuickBench(stack, design, say=quiet)
+    kept = bench.look()
+    journal.keep(kept)
+    bench.start(kept, "512")
+    assert live(stack) == {"512"}
+    put_back(QuickBench(stack, design, say=quiet), journal, say=quiet)
+    assert script(stack).read_bytes() == before
+    assert live(stack) == {"256"}
+    assert journal.before() is None
+
+
+def test_an_arm_can_leave_the_knob_unset(stack, journal):
+    design = design_for(stack, a=None)
+    journal.register(design)
+    bench = QuickBench(stack, design, say=quiet)
+    kept = bench.look()
+    journal.keep(kept)
+    assert set(bench.start(kept, None).read_back.values()) == {None}
+    put_back(bench, journal, say=quiet)
+
+
+def test_a_script_that_somebody_else_changed_meanwhile_is_left_alone(stack, journal):
+    design = design_for(stack)
+    journal.register(design)
+    bench = QuickBench(stack, design, say=quiet)
+    kept = bench.look()
+    journal.keep(kept)
+    theirs = script(stack).read_bytes() + b"# a colleague was here\n"
+    script(stack).write_bytes(theirs)
+    with pytest.raises(CannotError, match="somebody else"):
+        bench.start(kept, "512")
+    with pytest.raises(CannotError, match="could not be put back"):
+        put_back(bench, journal, say=quiet)
+    assert script(stack).read_bytes() == theirs
+    assert journal.before() is not None
+
+
+def test_a_value_that_does_not_reach_the_process_is_a_failed_start(stack, journal):
+    text = script(stack).read_text().replace("exec ", "exec env -u KNOB ")
+    script(stack).write_text(text)
+    design = design_for(stack)
+    journal.register(design)
+    bench = QuickBench(stack, design, say=quiet)
+    with pytest.raises(EngineError, match="should be 512, and holds unset"):
+        bench.start(bench.look(), "512")
+
+
+def test_a_knob_that_no_script_holds_is_refused_before_anything_is_touched(stack):
+    toml = stack.file.read_text().replace('file = "worker.sh"', 'file = "worker.sh", start = ["true"]').replace(
+        'kind = "script", file = "worker.sh"', 'kind = "process"'
+    )  # fmt: skip
+    stack.file.write_text(toml)
+    from vindicate.stack.file import read_stack
+
+    changed = read_stack(stack.file)
+    with pytest.raises(MisuseError, match="'process'"):
+        require_editable(changed, changed.knob("KNOB"))
+    assert present_value(stack, stack.knob("KNOB")) == "256"
