@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := menu
-.PHONY: menu demo test check lint types contracts format clean
+.PHONY: menu demo test check lint types contracts format docs size clean
 
 menu: ## print this menu
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## play the story on the embedded reference stack (under 3 minutes)
 	@$(BIN)/vindicate demo
 
-test: $(STAMP) ## run the tests (about 5 minutes on 2 cores)
+test: $(STAMP) ## run the tests (about 6 minutes on 2 cores)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: lint types contracts test ## linters, types, import contracts, tests
@@ -38,6 +38,12 @@ contracts: $(STAMP)
 
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
+
+docs: $(STAMP) ## write docs/commands.md from the commands
+	@$(BIN)/python docs/generate.py
+
+size: $(STAMP) ## install the package alone into build/size and print what it takes
+	@rm -rf build/size && $(PYTHON) -m venv build/size && build/size/bin/pip install --quiet --constraint constraints.txt . && du -sm build/size
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

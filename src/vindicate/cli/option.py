@@ -15,10 +15,12 @@ __all__ = [
     "agree",
     "example",
     "json_option",
+    "ledger_file",
     "ledger_option",
     "print_json",
     "say",
     "stack_option",
+    "timeout_option",
     "yes_options",
 ]
 
@@ -51,6 +53,11 @@ ledger_option = click.option(
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else there."
 )
+
+
+timeout_option = click.option(
+    "--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="How long a service may take to be healthy."
+)  # fmt: skip
 
 
 def yes_options(command: _F) -> _F:
@@ -95,9 +102,20 @@ def agree(question: str, *, yes: bool) -> None:
 
 
 def ledger_file(ledger_path: str | None, stack_file: str | None) -> Path:
-    """Where the ledger is: as given, else `.vindicate/ledger.db` beside the stack file, else under the current folder."""
+    """Where the ledger is: as given, a path or ``sqlite:///PATH``; else `.vindicate/ledger.db` beside the stack file, else here.
+
+    Raises:
+        MisuseError: It is a URL of another kind.
+    """
     from vindicate.stack.file import find_stack_file
 
+    if ledger_path is not None and "://" in ledger_path:
+        kind, _, rest = ledger_path.partition("://")
+        if kind != "sqlite":
+            raise MisuseError(
+                f"--ledger {kind}://… is not known here", remedy="name a file: --ledger PATH, or sqlite:///PATH"
+            )
+        ledger_path = rest.removeprefix("/") or None
     if ledger_path is not None:
         return Path(ledger_path)
     stack = find_stack_file(stack_file)
