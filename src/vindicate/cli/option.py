@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,8 +73,9 @@ def example(line: str) -> str:
 
 
 def say(text: str) -> None:
-    """Write progress, a plan or a warning to standard error."""
-    print(text, file=sys.stderr, flush=True)
+    """Write progress, a plan or a warning to standard error; a reader that has gone away stops nothing."""
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def print_json(document: Any) -> None:

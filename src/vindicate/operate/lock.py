@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from vindicate.clock import utc_now
 from vindicate.errors import CannotError
@@ -37,7 +37,10 @@ def locked(stack: Stack, command: str) -> Iterator[None]:
                 remedy="wait until it has ended; the lock goes with it",
             ) from error
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "command": command, "since": utc_now()}).encode(), 0)
+        with suppress(
+            OSError
+        ):  # a full disk: the lock holds without its owner's name, and services can still be stopped
+            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "command": command, "since": utc_now()}).encode(), 0)
         yield
         os.ftruncate(descriptor, 0)
     finally:

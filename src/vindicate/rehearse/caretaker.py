@@ -8,9 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 __all__ = ["start_caretaker"]
+
+_PATIENCE_S = 120.0
 
 
 def start_caretaker(directory: Path, *, keep: bool) -> "subprocess.Popen[bytes]":
@@ -30,12 +33,16 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     directory = Path(sys.argv[1])
     sys.stdin.buffer.read()
-    if (directory / "vindicate.toml").exists():
-        subprocess.run(
+    down = not (directory / "vindicate.toml").exists()
+    deadline = time.monotonic() + _PATIENCE_S
+    while not down and time.monotonic() < deadline:  # a command that outlived the demo may still hold the stack's lock
+        done = subprocess.run(
             [sys.executable, "-m", "vindicate", "stack", "down", "--stack", str(directory / "vindicate.toml")],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", timeout=60, check=False, env=dict(os.environ),
         )  # fmt: skip
-    if "--keep" not in sys.argv[2:]:
+        down = done.returncode == 0
+        time.sleep(0.0 if down else 1.0)
+    if down and "--keep" not in sys.argv[2:]:  # what still runs can be stopped only while its folder is there
         shutil.rmtree(directory, ignore_errors=True)
 
 
