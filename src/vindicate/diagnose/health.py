@@ -119,18 +119,18 @@ def _unprobed(scene: Scene, *, n_waiting: int, moving: bool) -> Health:
     slow = [p for p in scene.ladder.unclear if fault_class(p) == "slow"]
     if slow:
         return _slow(slow[0])
-    works = {scene.progress[name].work for name in scene.leaves}
-    begun = [link for node in scene.account.nodes.values() for link in node.down_in("open")]
-    if works == {"idle"} or (not begun and scene.account.links):
-        return Health("healthy", 0.8, "idle: nobody waits for anything; nothing was probed")
     if scene.ladder.unclear and scene.ladder.unclear[0].error == "unresolved":
         return Health("undetermined", 0.0, f"the host name of {scene.ladder.unclear[0].target} does not resolve")
-    if scene.ladder.unclear:
+    if scene.ladder.unclear:  # before "idle": what turns our requests away may do so to everybody's
         return Health(
             "undetermined",
             0.0,
             f"our requests were turned away ({scene.ladder.unclear[0].error}), so they tell nothing of a stall",
         )
+    works = {scene.progress[name].work for name in scene.leaves}
+    begun = [link for node in scene.account.nodes.values() for link in node.down_in("open")]
+    if works == {"idle"} or (not begun and scene.account.links):
+        return Health("healthy", 0.8, "idle: nobody waits for anything; nothing was probed")
     return Health(
         "undetermined", 0.0, "nothing moved, nothing was probed, and silent connections may be idle or stalled"
     )

@@ -304,3 +304,8 @@ def test_says_once_that_no_probe_was_sent():
     said = "no probes were sent, so a fault that needs a fresh request to show may be missed; leave out --no-probe"
     blind = judge(Scenery().capture(blind=(said,))).blind
     assert sum("probe" in text for text in blind) == 1
+
+
+def test_does_not_call_a_chain_healthy_that_turns_our_requests_away():
+    scene = Scenery().idle_engines().probe("proxy", error="http_401")
+    assert status_of(scene) != "healthy"
