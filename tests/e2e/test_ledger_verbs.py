@@ -3,6 +3,7 @@ import functools
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from typing import NamedTuple
@@ -11,6 +12,8 @@ import pytest
 
 from fakes.story_repository import KNOB, PLAN, STACK, story_repository, write_script
 from vindicate import cli
+from vindicate.ledger.store import Ledger
+from vindicate.record.ledger import Change, ChangeStep
 
 
 class Done(NamedTuple):
@@ -173,6 +176,8 @@ def test_a_document_that_was_made_false_is_named_and_corrected(tmp_path):
     )
     assert "no sentence is contradicted" in out(team, "docs", "check", "PLAN.md")
     assert out(team, "docs", "sync", "PLAN.md", "--yes") == "nothing to correct"
+    assert "changed since it was read" not in run(team, "ledger", "check").stderr, "it was our own writing"
+    (team / "PLAN.md").write_text((team / "PLAN.md").read_text() + "More.\n")
     assert "changed since it was read" in run(team, "ledger", "check").stderr
 
 
@@ -185,6 +190,9 @@ def test_a_knob_that_drifted_is_flagged(tmp_path):
     shown = out(team, "knob", "list", code=1)
     assert "DRIFT" in shown
     assert "serve_decode.sh:3 says 1024" in out(team, "knob", "show", KNOB, code=1)
+    told = run(team, "change", "discover", "--dry-run").stderr
+    assert f"drift  {KNOB}: serve_decode.sh:3 says 1024" in told
+    assert f"vindicate apply {KNOB}=256" in told
 
 
 def test_the_live_value_is_read_from_the_process(tmp_path):
@@ -199,6 +207,12 @@ def test_the_live_value_is_read_from_the_process(tmp_path):
         (row,) = asked(team, "clawback")["candidates"]
         assert (row["live_value"], row["in_force"], row["next"]) == ("512", False, "leave")
         assert f"pid {process.pid} (decode) holds 512" in out(team, "knob", "show", KNOB, code=1)
+        told = run(team, "change", "discover", "--yes")
+        assert f"/proc/{process.pid}/environ:1 (unknown, " in told.stderr
+        assert told.stdout == "recorded: C3\n"
+        (*_, last) = asked(team, "change", "list")["changes"]
+        assert (last["from"], last["to"], last["kind"], last["state"]) == ("256", "512", "apply", "done")
+        assert run(team, "change", "discover", "--yes").stdout == "all of it was on record already\n"
     finally:
         process.communicate()
 
@@ -259,6 +273,8 @@ def test_reading_an_empty_ledger_is_good_news_and_makes_no_file(tmp_path, verb):
         (("clawback", "--as-of", "yesterday"), 2, "is no time"),
         (("knob", "show", "NOPE_X"), 2, "no knob 'NOPE_X'"),
         (("ledger", "import", "PLAN.md"), 2, "PLAN.md:1: no fact"),
+        (("ledger", "check", "--ledger", "TYPO.db"), 2, "TYPO.db"),
+        (("claim", "list", "--ledger", "TYPO.db"), 0, "there is no ledger at"),
         (("claim", "list", "--ledger", "PLAN.md"), 4, "PLAN.md is no ledger"),
         (("claim", "add", "x", "--ledger", "PLAN.md/l.db"), 4, "PLAN.md is a file"),
         (("claim", "list", "--ledger", "postgresql://x/y"), 2, "postgresql"),
@@ -297,3 +313,75 @@ def test_a_correction_keeps_what_it_does_not_mention(team):
     told = asked(team, "claim", "show", "H1")
     assert (told["claim"]["text"], told["claim"]["about"]) == ("512 hangs", f"knob:{KNOB}=512")
     assert round(told["t_star"], 1) == 20.6
+
+
+def test_what_is_found_and_not_recorded_says_first_how_to_record_it_with_the_same_places(tmp_path):
+    team = story_repository(tmp_path / "team")
+    (team / "ops").mkdir()
+    (team / "PLAN.md").rename(team / "ops" / "my plan.md")
+
+    told = run(team, "clawback", "--discover", "--git", ".", "--doc", "ops/my plan.md")
+    how = "vindicate clawback --discover --git . --doc 'ops/my plan.md' --yes"
+    assert how in told.stderr
+    assert f"$ {how}" in told.stdout
+    assert "$ vindicate claim show" not in told.stdout
+
+    run(team, *shlex.split(how)[1:])
+    assert "$ vindicate" in out(team, "clawback")
+    assert how not in out(team, "clawback")
+    assert "reverted" in out(team, "clawback", "--discover", "--git", ".")
+
+
+def test_a_what_if_is_marked_as_one_and_an_early_moment_says_what_came_later(tmp_path):
+    team = story_repository(tmp_path / "team")
+    run(team, "clawback", "--discover", "--yes")
+
+    told = asked(team, "clawback", "--if", "H1=refuted")
+    assert (told["hypothetical"], told["what_if"]) == (True, {"H1": "refuted"})
+    told = asked(team, "clawback")
+    assert (told["hypothetical"], told["what_if"]) == (False, {})
+    assert "the ledger holds 2 changes that were recorded later" in out(
+        team, "clawback", "--as-of", "2026-01-01T00:00:00Z"
+    )
+
+
+def test_a_claim_without_an_incident_says_how_to_count_and_the_command_does_it(tmp_path):
+    team = story_repository(tmp_path / "team")
+    run(team, "clawback", "--discover", "--yes")
+    shown = out(team, "claim", "show", "H1")
+    how = 'vindicate incident open "WHAT WAS SEEN" --claim H1 --count M --exposure Nreq'
+    assert how in shown
+
+    run(
+        team,
+        *shlex.split(how.replace("count M", "count 3").replace("Nreq", "40000req"))[1:],
+    )
+    told = asked(team, "claim", "show", "H1")
+    assert (told["claim"]["incident"], round(told["t_star"])) == ("INC-1", 68577)
+    assert "count it" not in out(team, "claim", "show", "H1")
+    run(team, "incident", "open", "freeze", "--claim", "H9", code=2)
+
+
+def test_a_knob_is_shown_with_the_gain_as_it_was_measured_whatever_value_it_has(tmp_path):
+    team = story_repository(tmp_path / "team")
+    run(team, "clawback", "--discover", "--yes")
+    for value in ("256", "512"):
+        write_script(team, value)
+        told = run(team, "knob", "show", KNOB, code=1 if value == "512" else 0).stdout
+        assert "512 over 256:" in told
+        assert "+12.8 %" in told
+        assert "256 over 512:" not in told
+
+
+def test_a_change_that_was_undone_is_not_why_a_knob_has_its_value(team):
+    with Ledger.open(team / ".vindicate" / "ledger.db") as ledger:
+        for name, before, after, state in (("C1", "512", "256", "done"), ("C2", "256", "1024", "rolled_back")):
+            kind = "revert" if name == "C1" else "apply"
+            ledger.append(
+                Change(id=name, kind=kind, knob=KNOB, services=("decode",), from_value=before, to_value=after)
+            )
+            ledger.append(ChangeStep(change=name, state=state))
+    told = out(team, "knob", "show", KNOB)
+    assert "why: C1 (revert, " in told
+    assert "for no reason on record; never_justified" in told
+    assert "C2 apply 256 → 1024, rolled_back" in told

@@ -115,12 +115,13 @@ _PASSED = ("url", "model", "primary", "blocks", "metric", "requests_per_level", 
 
 def _price(stack: "Stack", ledger: Path, design: "Design") -> "Price":
     from vindicate.experiment.price import price
-    from vindicate.experiment.record import noise_history, pace_history
+    from vindicate.experiment.record import noise_history, pace_history, restart_history
     from vindicate.ledger.store import Ledger
 
     with Ledger.open(ledger, read_only=True) as book:
         noise = noise_history(book.facts("evidence"), stack, design)
-    return price(design, noise=noise, pace=pace_history(stack.home))
+        restart_s = restart_history(book.facts("change_step"), design.restarted)
+    return price(design, noise=noise, pace=pace_history(stack.home), restart_s=restart_s)
 
 
 def _show_price(design: "Design", price: "Price", *, as_json: bool) -> int:

@@ -290,21 +290,25 @@ def discover(
     git_dirs: tuple[str, ...], scripts: tuple[str, ...], docs: tuple[str, ...], stack_file: str | None, ledger_path: str | None,
     *, as_json: bool, dry_run: bool, yes: bool,
 ) -> int:  # fmt: skip
-    """Find past changes and reverts in history, backups and documents, and record them as found in hindsight."""
+    """Find past changes and reverts in history, backups, documents and drift, and record them as found in hindsight."""
+    from vindicate.cli.drift import drift_found
+    from vindicate.cli.opening import open_desk
     from vindicate.ledger.discover import discover_changes, record_proposals
     from vindicate.ledger.store import Ledger
-    from vindicate.stack.file import find_stack_file, read_stack
     from vindicate.view.ledger import proposal_lines
 
-    file = find_stack_file(stack_file)
     paths = [[Path(name) for name in names] for names in (git_dirs, scripts, docs)]
     for path in (path for group in paths for path in group):
         if not path.exists():
             raise MisuseError(f"no file or folder {path}", remedy="check the path")
     blind: list[str] = []
-    found = discover_changes(
-        read_stack(file) if file else None, git_dirs=paths[0], scripts=paths[1], docs=paths[2], blind=blind
-    )  # fmt: skip
+    with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
+        book = desk.book()
+    found = discover_changes(desk.stack, git_dirs=paths[0], scripts=paths[1], docs=paths[2], blind=blind)
+    unrecorded, drift = drift_found(desk, book, found)
+    found += unrecorded
+    for line in drift:
+        say(line)
     for line in blind:
         say(f"not seen: {line}")
     recorded: list[str] = []
@@ -314,7 +318,7 @@ def discover(
         with Ledger.open(ledger_file(ledger_path, stack_file)) as ledger:
             recorded = record_proposals(ledger, found)
     if as_json:
-        print_json({"schema": "vindicate.discovery/1", "found": found, "recorded": recorded})
+        print_json({"schema": "vindicate.discovery/1", "found": found, "drift": drift, "recorded": recorded})
     elif not found or dry_run:
         print("\n".join(proposal_lines(found, found, ())))
     else:

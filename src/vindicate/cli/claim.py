@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vindicate.cli.option import example, json_option, ledger_option, print_json, say, stack_option
+from vindicate.cli.option import TEXT, example, json_option, ledger_option, print_json, say, stack_option
 from vindicate.errors import MisuseError, UndeterminedError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def claim() -> None:
     "add",
     epilog=example('vindicate claim add "512 CTAs hang the sessions" --about knob:SGLANG_SM120_MMA_TARGET_CTAS=512'),
 )
-@click.argument("text")
+@click.argument("text", type=TEXT)
 @click.option("--id", "name", metavar="H1", help="Its name; one that is taken corrects that claim.")
 @click.option("--incident", "incident_name", metavar="INC-1", help="The incident it is to explain.")
 @click.option("--about", metavar="knob:NAME=VALUE|service:NAME", help="What it accuses.")
@@ -164,7 +164,7 @@ def _ruling(  # noqa: PLR0917 private
         remedy = f'or say so in your own words alone: vindicate claim displace {name} --reason "…"'
     else:
         ruling = may_refute(claim_body, items, book.incident_of(name), services=services, in_place=in_place)
-        remedy = f"until then: vindicate claim displace {name}; or restore it as the test: vindicate clawback"
+        remedy = f"see what would settle it: vindicate claim show {name}; or restore it as the test: vindicate clawback"
     if not ruling.allowed:
         raise UndeterminedError(
             f"{name} cannot be called {status} yet; missing: {'; '.join(ruling.missing)}", remedy=remedy
@@ -180,7 +180,7 @@ def _ruling(  # noqa: PLR0917 private
 def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | None) -> int:
     """Show a claim: its history, the evidence, what rests on it, and what would settle it."""
     from vindicate.cli.opening import knob_services, open_desk
-    from vindicate.ledger.claim_rules import may_refute, subject_knob, t_star_of, t_star_text
+    from vindicate.ledger.claim_rules import how_to_count, may_refute, subject_knob, t_star_of, t_star_text
     from vindicate.ledger.standing import standings
     from vindicate.view.ledger import claim_lines
 
@@ -216,7 +216,10 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
             }
         )
         return 0
-    print("\n".join(claim_lines(record, book.about(name), rests, ruling, t_star_text(incident))))
+    needed = t_star_text(incident)
+    if t_star_of(incident) is None:
+        needed += f"; count it with: {how_to_count(name, incident)}"
+    print("\n".join(claim_lines(record, book.about(name), rests, ruling, needed)))
     return 0
 
 

@@ -1,5 +1,7 @@
 """`vindicate clawback`: what was given up on a suspicion that fell, what it is worth, and how to get it back."""
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -87,10 +89,20 @@ def clawback(  # noqa: PLR0917 click passes options by name
     if statuses:
         book = book.with_status(statuses)
     rows = candidates(book, now=moment, live={} if as_of else _live(desk, book), defaults=_defaults(desk))
+    if found and not found["recorded"]:  # what is not recorded has no id that another verb would know
+        held = Book.from_facts(facts).changes
+        how = _recording(git_dirs, scripts, documents, stack_file, ledger_path)
+        rows = tuple(row if row.change in held else replace(row, command=how) for row in rows)
+    later = len(Book.from_facts(facts).changes) - len(book.changes) if as_of else 0
     if as_json:
-        print_json({**document(rows, moment), **found})
+        marks = {"what_if": statuses, "hypothetical": bool(statuses), "changes_recorded_later": later}
+        print_json({**document(rows, moment), **marks, **found})
         return 0
-    print("\n".join(clawback_lines(rows, what_if=statuses, discovered=bool(found), empty=not book.changes)))
+    print(
+        "\n".join(
+            clawback_lines(rows, what_if=statuses, discovered=bool(found), empty=not book.changes, recorded_later=later)
+        )
+    )
     return 0
 
 
@@ -128,6 +140,7 @@ def _discovered(
     record: tuple[bool, bool, str | None, str | None],
 ) -> "tuple[Book, dict[str, Any]]":
     """The book with what was found added, and a summary; recorded only when the user says so, else shown as if it were."""
+    from vindicate.cli.drift import drift_found
     from vindicate.cli.opening import open_desk
     from vindicate.ledger.discover import discover_changes, unrecorded
     from vindicate.ledger.state import Book
@@ -135,13 +148,18 @@ def _discovered(
     from vindicate.view.ledger import proposal_lines
 
     yes, as_json, ledger_path, stack_file = record
+    how = _recording(*where, stack_file, ledger_path)
     blind: list[str] = []
     git_dirs, scripts, documents = where
     proposals = discover_changes(desk.stack, git_dirs=git_dirs, scripts=scripts, docs=documents, blind=blind)
     book = Book.from_facts(facts)
+    drifted, drift = drift_found(desk, book, proposals)
+    proposals += drifted
     new, _ = unrecorded(book, proposals)
     tables = _tables(desk, book, proposals, documents, blind)
     for line in proposal_lines(proposals, new, tables):
+        say(line)
+    for line in drift:
         say(line)
     for line in blind:
         say(f"not seen: {line}")
@@ -159,8 +177,22 @@ def _discovered(
             _record(scratch, proposals, tables)
             book = Book.from_facts(scratch.facts())
         if new or tables:
-            say("not recorded; the ids below are provisional. Record it with: vindicate clawback --discover --yes")
-    return book, {"discovered": new, "tables": tables, "recorded": recorded, "blind": blind}
+            say(f"not recorded; the ids below are provisional until you record it: {how}")
+    return book, {"discovered": new, "tables": tables, "drift": drift, "recorded": recorded, "blind": blind}
+
+
+def _recording(
+    git_dirs: tuple[Path, ...],
+    scripts: tuple[Path, ...],
+    documents: tuple[Path, ...],
+    stack_file: str | None,
+    ledger_path: str | None,
+) -> str:
+    """The command that looks in the same places and records what it finds."""
+    given = [("--git", path) for path in git_dirs] + [("--script", path) for path in scripts]
+    given += [("--doc", path) for path in documents]
+    given += [(name, Path(value)) for name, value in (("--stack", stack_file), ("--ledger", ledger_path)) if value]
+    return shlex.join(["vindicate", "clawback", "--discover", *(str(word) for pair in given for word in pair), "--yes"])
 
 
 def _consents(question: str, *, yes: bool, quiet: bool) -> bool:
@@ -181,8 +213,6 @@ def _consents(question: str, *, yes: bool, quiet: bool) -> bool:
 
 
 def _record(ledger: Any, proposals: "list[Proposal]", tables: "list[Evidence]") -> None:
-    from dataclasses import replace
-
     from vindicate.ledger.discover import record_proposals
 
     record_proposals(ledger, proposals)

@@ -1,6 +1,7 @@
 """`vindicate docs`: which sentences of a document no longer hold, and the document corrected."""
 
 import difflib
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,9 +127,17 @@ def sync(files: tuple[Path, ...], yes: bool, dry_run: bool, stack_file: str | No
     agree(f"write {', '.join(map(str, written))}?", yes=yes)
     for file, (text, new) in written.items():
         _write(file, text, new)
-    if marks:
-        with open_desk(ledger_path, stack_file, write=True).ledger as ledger:
-            ledger.append_all(marks)
+        marks.append(
+            DocMark(
+                file=stored_name(file, desk.home),
+                line=1,
+                text="written by docs sync",
+                before_sha256=sha256(text.encode()).hexdigest(),
+                sha256=sha256(new.encode()).hexdigest(),
+            )
+        )
+    with open_desk(ledger_path, stack_file, write=True).ledger as ledger:
+        ledger.append_all(marks)
     say(f"written: {', '.join(map(str, written))}")
     return 0
 

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Literal, cast
 import click
 
 from vindicate.cli.incident import exposure
-from vindicate.cli.option import agree, example, json_option, ledger_option, print_json, say, stack_option, yes_options
+from vindicate.cli.option import (
+    TEXT,
+    agree,
+    example,
+    json_option,
+    ledger_option,
+    print_json,
+    say,
+    stack_option,
+    yes_options,
+)
 from vindicate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -33,7 +43,7 @@ def evidence() -> None:
         'vindicate evidence add "hang stayed at 256" --kind intervention --claim H1 --against --suspect absent --symptoms 2'
     ),
 )
-@click.argument("text")
+@click.argument("text", type=TEXT)
 @click.option("--id", "name", metavar="E1", help="Its name; one that is taken corrects that evidence.")
 @click.option("--kind", type=click.Choice(_KINDS), default="observation", show_default=True)
 @click.option("--claim", "claim_name", metavar="H1", help="The claim that it speaks to.")
@@ -162,16 +172,17 @@ def import_(  # noqa: PLR0917 click passes options by name
     stack_file: str | None,
     ledger_path: str | None,
 ) -> int:
-    """Read A/B tables in Markdown, saved diagnoses and load summaries; show what was understood, and record it when you agree."""
+    """Read A/B tables in Markdown, results of benchmark tools, saved diagnoses and load summaries; show what was understood, and record it when you agree."""
     from vindicate.cli.opening import open_desk
-    from vindicate.ledger.importing import already_recorded, read_evidence
+    from vindicate.ledger.arms import read_files
+    from vindicate.ledger.importing import already_recorded
 
     with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
         book = desk.book()
     if claim_name:
         book.claim(claim_name)
     known, said = desk.known_knobs(book), _comparison(comparison)
-    read = [read_evidence(file, known=known, said=said, home=desk.home) for file in files]
+    read = read_files(files, known=known, said=said, home=desk.home)
     passed_over = [line for found in read for line in found.passed_over]
     for line in [*(line for found in read for line in found.said), *passed_over]:
         say(line)

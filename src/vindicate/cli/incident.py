@@ -1,10 +1,11 @@
 """`vindicate incident`: a symptom, how often it came and over how much, and what changed before it began."""
 
 import re
+from dataclasses import replace
 
 import click
 
-from vindicate.cli.option import example, json_option, ledger_option, print_json, say, stack_option
+from vindicate.cli.option import TEXT, example, json_option, ledger_option, print_json, say, stack_option
 from vindicate.errors import MisuseError
 from vindicate.units import parse_duration
 
@@ -31,12 +32,13 @@ def exposure(text: str) -> tuple[float, str]:
 
 
 @incident.command("open", epilog=example('vindicate incident open "sessions freeze" --count 3 --exposure 40000req'))
-@click.argument("text")
+@click.argument("text", type=TEXT)
 @click.option("--id", "name", metavar="INC-1", help="Its name; one that is taken corrects that incident.")
 @click.option("--at", metavar="TIME", help="When it began; default now.")
 @click.option("--count", type=click.IntRange(1), help="How often the symptom was seen.")
 @click.option("--exposure", "over", metavar="40000req|12h", help="Over how many requests, or how long.")
 @click.option("--service", "services", multiple=True, help="A service it was seen on; may be repeated.")
+@click.option("--claim", "claims", multiple=True, metavar="H1", help="A claim that is to explain it; may be repeated.")
 @stack_option
 @ledger_option
 def open_(  # noqa: PLR0917 click passes options by name
@@ -46,6 +48,7 @@ def open_(  # noqa: PLR0917 click passes options by name
     count: int | None,
     over: str | None,
     services: tuple[str, ...],
+    claims: tuple[str, ...],
     stack_file: str | None,
     ledger_path: str | None,
 ) -> int:
@@ -70,7 +73,9 @@ def open_(  # noqa: PLR0917 click passes options by name
         for service in services:
             if desk.stack:
                 desk.stack.service(service)
-        old = desk.book().incidents.get(name or "")  # a correction keeps what it does not mention
+        book = desk.book()
+        explained = [book.claim(claim).claim for claim in claims]
+        old = book.incidents.get(name or "")  # a correction keeps what it does not mention
         if old and amount is None:
             count, amount, unit = old.incident.count, old.incident.exposure, old.incident.exposure_unit
         body = Incident(
@@ -82,6 +87,8 @@ def open_(  # noqa: PLR0917 click passes options by name
             services=services or (old.incident.services if old else ()),
         )
         ledger.append(body, happened_at=moment or (old.began_at if old else None))
+        for claim in explained:
+            ledger.append(replace(claim, incident=body.id))
     print(body.id)
     if old:
         say(f"{body.id} was there before, and is corrected by this")

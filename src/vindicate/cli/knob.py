@@ -8,6 +8,7 @@ import click
 from vindicate.cli.explain import explain
 from vindicate.cli.option import example, json_option, ledger_option, print_json, stack_option
 from vindicate.errors import MisuseError
+from vindicate.redact import redact_value
 from vindicate.units import shown
 
 if TYPE_CHECKING:
@@ -67,17 +68,28 @@ def knob_state(desk: "Desk", book: "Book", name: str) -> KnobState:
         for service, of in live.items()
         for pid, value in of.items()
     }
+    drifted = len(set(said.values())) > 1
     return KnobState(
         knob=name,
         services=knob_services(desk, book, name),
-        default=desk.stack.knobs[name].default if desk.stack and name in desk.stack.knobs else None,
+        default=redact_value(name, desk.stack.knobs[name].default) if desk.stack and name in desk.stack.knobs else None,
         in_ledger=current is not None,
-        ledger=current.value if current else None,
-        scripts=scripts,
+        ledger=redact_value(name, current.value) if current else None,
+        scripts={service: redact_value(name, value) for service, value in scripts.items()},
         script_lines=lines,
-        live=live,
-        drift=tuple(said) if len(set(said.values())) > 1 else (),
+        live={service: {pid: redact_value(name, value) for pid, value in of.items()} for service, of in live.items()},
+        drift=_shown_drift(name, said) if drifted else (),
         unseen=tuple(unseen),
+    )
+
+
+def _shown_drift(name: str, said: dict[str, str | None]) -> tuple[str, ...]:
+    """What says which value, without values that are secrets."""
+    secret = any(redact_value(name, value) != value for value in said.values())
+    return (
+        tuple(text.partition(" says ")[0].partition(" holds ")[0] + " has a value of its own" for text in said)
+        if secret
+        else tuple(said)
     )
 
 
@@ -153,17 +165,16 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
     from vindicate.cli.opening import open_desk
     from vindicate.clock import utc_now
     from vindicate.ledger.standing import standings
-    from vindicate.ledger.worth import worth_of
+    from vindicate.ledger.worth import Worth, worth_of
     from vindicate.view.ledger import knob_lines
 
     with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
         book = desk.book()
     state = knob_state(desk, book, name)
     held = state.ledger if state.in_ledger else next(iter(state.scripts.values()), None)
-    values = dict.fromkeys(value for _, effect in book.effects.get(name, ()) for value in (effect.a, effect.b))
-    worth = {
-        value: worth_of(book, name, value, held, state.default, now=utc_now()) for value in values if value != held
-    }
+    effects = [effect for _, effect in book.effects.get(name, ())]
+    values = dict.fromkeys(value for effect in effects for value in (effect.a, effect.b))
+    now = utc_now()
     history = sorted((r for r in book.changes.values() if r.change.knob == name), key=lambda record: record.when)
     standing = standings(book)
     if as_json:
@@ -172,11 +183,21 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
              "state": r.state, "because": r.because, "standing": standing[r.change.id].name}
             for r in history
         ]  # fmt: skip
-        gains = [{"value": value, "over": held, "worth": found} for value, found in worth.items()]
+        pairs = [pair for value in values if value != held for pair in ((value, held), (held, value))]
+        gains = [
+            {"value": value, "over": over, "worth": worth_of(book, name, value, over, state.default, now=now)}
+            for value, over in pairs
+        ]
         print_json({"schema": "vindicate.knob/1", "state": state, "worth": gains, "history": entries})
     else:
         rows = [(record, standing[record.change.id].name) for record in history]
-        print("\n".join(knob_lines(state, held, worth, rows, {name: r.status for name, r in book.claims.items()})))
+        measured: dict[
+            tuple[str | None, str | None], tuple[Worth, ...]
+        ] = {}  # as it was measured, which a reader knows again
+        for effect in effects:
+            if not {(effect.a, effect.b), (effect.b, effect.a)} & measured.keys():
+                measured[effect.b, effect.a] = worth_of(book, name, effect.b, effect.a, state.default, now=now)
+        print("\n".join(knob_lines(state, measured, rows, {name: r.status for name, r in book.claims.items()})))
     return 1 if state.drift else 0
 
 

@@ -25,10 +25,10 @@ def export(out: Path | None, stack_file: str | None, ledger_path: str | None) ->
     from vindicate.cli.opening import open_desk
     from vindicate.ledger.exchange import dump
 
-    with (desk := open_desk(ledger_path, stack_file, write=False)).ledger as opened:
+    with open_desk(ledger_path, stack_file, write=False).ledger as opened:
         facts = opened.facts()
-        if not desk.ledger.path.exists():
-            say(f"there is no ledger at {desk.ledger.path} yet")
+        if ledger_path is None and not opened.path.exists():
+            say(f"there is no ledger at {opened.path} yet")
     lines = "".join(f"{line}\n" for line in dump(facts))
     if out is None:
         sys.stdout.write(lines)
@@ -80,6 +80,8 @@ def check(as_json: bool, stack_file: str | None, ledger_path: str | None) -> int
     from vindicate.ledger.state import Book
 
     with (desk := open_desk(ledger_path, stack_file, write=False)).ledger as opened:
+        if ledger_path is not None and not opened.path.exists():
+            raise MisuseError(f"there is no ledger at {opened.path}", remedy="name the one to check: --ledger PATH")
         damage, facts = opened.damage(), opened.facts()
     found = [*damage, *problems(facts)]
     changed = changed_files(Book.from_facts(facts), desk.home)

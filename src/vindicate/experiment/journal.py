@@ -142,7 +142,7 @@ class Journal:
         for line in lines:
             try:
                 trials.append(msgspec.json.decode(line, type=Trial))
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 continue  # torn by a kill; its start is run again
         return trials
 
@@ -167,7 +167,7 @@ class Journal:
             return None
         try:
             return msgspec.json.decode(path.read_bytes(), type=Before)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CannotError(
                 f"{path} cannot be read ({error}), and it holds what the start scripts were before {self.id}",
                 remedy="put the scripts back by hand, from version control or a copy, and restart the services; "
@@ -225,5 +225,5 @@ def _sync(folder: Path) -> None:
 def _read(path: Path, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise CannotError(f"{path} cannot be read: {error}", remedy="start the experiment anew") from error

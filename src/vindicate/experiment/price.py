@@ -37,13 +37,19 @@ def warm_up_requests(levels: Sequence[int]) -> int:
     return max(min(levels), 8)
 
 
-def price(design: Design, *, noise: Noise | None = None, pace: Pace | None = None) -> Price:
-    """What *design* costs at most; planned with the upper 80 % bound of the noise seen, or an assumption that says so."""
+def price(
+    design: Design, *, noise: Noise | None = None, pace: Pace | None = None, restart_s: float | None = None
+) -> Price:
+    """What *design* costs at most; planned with the upper 80 % bound of the noise seen, or an assumption that says so.
+
+    Args:
+        restart_s: What a change took to restart the same services, where no trial has timed a start yet.
+    """
     starts = 2 + 2 * design.blocks + 1
     each = len(design.levels) * design.requests_per_level + warm_up_requests(design.levels)
-    requests = (2 + 2 * design.blocks) * warm_up_requests(design.levels) + (
-        2 * design.blocks * len(design.levels) * design.requests_per_level
-    )
+    loaded, warm_up = 2 + 2 * design.blocks, warm_up_requests(design.levels)
+    requests = loaded * warm_up + 2 * design.blocks * len(design.levels) * design.requests_per_level
+    start_s = pace.start_s if pace else restart_s
     sd = upper_sd(noise.sd, noise.df) if noise else ASSUMED_SD
     said = (
         f"upper 80 % bound of {noise.sd * 100:.2f} % over {noise.experiments} earlier "
@@ -54,10 +60,12 @@ def price(design: Design, *, noise: Noise | None = None, pace: Pace | None = Non
     return Price(
         starts=starts,
         restarts=starts * len(design.restarted),
-        start_s=pace.start_s if pace else ASSUMED_START_S,
-        start_known=pace is not None,
+        start_s=ASSUMED_START_S if start_s is None else start_s,
+        start_known=start_s is not None,
         load_s=pace.request_s * each * 2 * (design.blocks + 1) if pace else None,
         requests=requests,
+        requests_are=f"{loaded} starts x {warm_up} to warm up (2 of them priming, and discarded) + {2 * design.blocks} measured "
+        f"starts x {len(design.levels)} levels x {design.requests_per_level}",
         sd_block_pct=sd * 100,
         sd_known=noise is not None,
         noise=said,
@@ -85,6 +93,6 @@ def _alternatives(design: Design, sd: float) -> tuple[str, ...]:
         lines.append("fewer levels: no fewer starts, but less load a start and a milder correction over levels")
     if design.a != design.b:
         lines.append(
-            "vindicate restore CHANGE --watch …: when the value was there before, the restore that tests itself"
+            "vindicate restore CHANGE --watch 10m: when the value was there before, the restore that tests itself"
         )
     return tuple(lines)

@@ -9,12 +9,13 @@ from pathlib import Path
 from vindicate import __version__
 from vindicate.experiment.journal import Journal, all_journals
 from vindicate.experiment.price import Noise, Pace
+from vindicate.ledger.exchange import EXPERIMENT
 from vindicate.ledger.store import Ledger
 from vindicate.record.experiment import Design, Experiment, LevelEffect
-from vindicate.record.ledger import Effect, Evidence, Fact
+from vindicate.record.ledger import ChangeStep, Effect, Evidence, Fact
 from vindicate.stack.model import Stack
 
-__all__ = ["is_recorded", "noise_history", "pace_history", "record_design", "record_result"]
+__all__ = ["is_recorded", "noise_history", "pace_history", "record_design", "record_result", "restart_history"]
 
 _SD, _DF = "sd_block_pct:", "df:"
 
@@ -26,7 +27,7 @@ def record_design(ledger: Ledger, stack: Stack, design: Design, journal: Journal
             id=design.id,
             kind="experiment",
             text=f"registered: {design.question}",
-            source=f"vindicate ab, {journal.folder}",
+            source=f"{EXPERIMENT}{journal.folder}",
             sha256=journal.design_sha256,
             fingerprint=_fingerprint(stack, design, simulated=False),
             measured={"registered_at": design.registered_at, "blocks_planned": design.blocks},
@@ -44,7 +45,7 @@ def record_result(ledger: Ledger, stack: Stack, design: Design, result: Experime
             id=design.id,
             kind="experiment",
             text=f"{design.question}: {', '.join(f'{item.level} {item.verdict}' for item in result.effects)}",
-            source=f"vindicate ab, {journal.folder}",
+            source=f"{EXPERIMENT}{journal.folder}",
             sha256=journal.design_sha256,
             measured_at=max((trial.ended_at for trial in journal.trials()), default=design.registered_at),
             effects=() if result.aa else tuple(_kept(design, item, result.simulated) for item in _estimated(result)),
@@ -103,6 +104,17 @@ def pace_history(home: Path) -> Pace | None:
     return Pace(start_s=statistics.median(starts), request_s=statistics.median(shares)) if starts and shares else None
 
 
+def restart_history(facts: Iterable[Fact], together: Sequence[str]) -> float | None:
+    """Median time that the last changes took to restart the same services; ``None`` before the first."""
+    took = [
+        float(value)
+        for fact in facts
+        if isinstance(fact.body, ChangeStep) and fact.body.data.get("restarted") == list(together)
+        if isinstance(value := fact.body.data.get("took_s"), int | float)
+    ]
+    return statistics.median(took[-5:]) if took else None
+
+
 def _estimated(result: Experiment) -> Sequence[LevelEffect]:
     return [item for item in result.effects if item.verdict != "invalid" and item.gain_pct is not None]
 
@@ -135,7 +147,7 @@ def _noise_of(result: Experiment) -> dict[str, float | int]:
     return measured
 
 
-def _fingerprint(stack: Stack, design: Design, *, simulated: bool) -> dict[str, str]:
+def _fingerprint(stack: Stack, design: Design, *, simulated: bool) -> dict[str, str | None]:
     """What was the same in both arms and may differ next time."""
     return {
         "stack": stack.name,

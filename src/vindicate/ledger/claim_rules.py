@@ -1,15 +1,17 @@
 """A claim, its evidence and its incident → whether it may be called displaced or refuted, and what is missing for that."""
 
 import math
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from vindicate.record.ledger import Claim, Evidence, Incident
+from vindicate.record.ledger import KNOB_HELD, Claim, Evidence, Incident
 from vindicate.units import format_duration, shown
 
 __all__ = [
     "Ruling",
     "displaces",
+    "how_to_count",
     "may_displace",
     "may_refute",
     "measured_watch",
@@ -60,6 +62,12 @@ def t_star_of(incident: Incident | None) -> float | None:
     if incident is None or not incident.count or not incident.exposure:
         return None
     return t_star(incident.exposure, incident.count)
+
+
+def how_to_count(claim: str, incident: Incident | None) -> str:
+    """The command that gives *claim* an incident with a count and an exposure, so that it has a T*; its own as far as it has one."""
+    given = f"{shlex.quote(incident.text)} --id {incident.id}" if incident else '"WHAT WAS SEEN"'
+    return f"vindicate incident open {given} --claim {claim} --count M --exposure Nreq"
 
 
 def t_star_text(incident: Incident | None) -> str:
@@ -116,7 +124,8 @@ def displaces(
 
     Args:
         services: The services that hold the claim's knob, as far as they are known.
-        in_place: The value of the claim's knob while each piece of evidence was taken, where it is on record.
+        in_place: The value of the claim's knob while each piece of evidence was taken, where a change on record tells it; what
+            the evidence itself read from the live processes comes first.
     """
     if item.diagnosis is None:
         ours = item.claim in (None, claim.id)
@@ -139,7 +148,7 @@ def displaces(
             )
             if knob is None or knob[1] is None:
                 return said
-            tested = _tested(item, knob[1], in_place or {})
+            tested = _tested(item, knob[0], knob[1], in_place or {})
             if tested.startswith("at"):
                 return f"{said} ({tested})"
             caveats.append(f"{said} ({tested})")
@@ -148,14 +157,18 @@ def displaces(
     return None
 
 
-def _tested(item: Evidence, accused: str, in_place: Mapping[str, str | None]) -> str:
+def _tested(item: Evidence, knob: str, accused: str, in_place: Mapping[str, str | None]) -> str:
     """Which value was in place while *item* was taken: a clearance at another value says nothing of the accused one."""
-    if item.id not in in_place:
+    seen = f"{KNOB_HELD}{knob}"
+    if seen in item.fingerprint:
+        held, how = item.fingerprint[seen], "as the live processes said"
+    elif item.id in in_place:
+        held, how = in_place[item.id], "by the ledger"
+    else:
         return f"at a value that is not on record; whether {accused} was in place, nobody wrote down"
-    held = in_place[item.id]
     if held == accused:
-        return f"at {accused}, by the ledger"
-    return f"with {shown(held)} in place by the ledger; {accused} was not running, so this says nothing of it"
+        return f"at {accused}, {how}"
+    return f"with {shown(held)} in place {how}; {accused} was not running, so this says nothing of it"
 
 
 def may_displace(

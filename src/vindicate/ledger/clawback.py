@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vindicate.ledger.claim_rules import t_star_of, t_star_text
+from vindicate.ledger.claim_rules import how_to_count, t_star_of, t_star_text
 from vindicate.ledger.standing import Standing, StandingName, standing_of
 from vindicate.ledger.state import Book, ChangeRecord
 from vindicate.ledger.worth import Worth, effective, worth_of
@@ -196,15 +196,15 @@ def _plan(
     if step == "refute_first":
         needed = t_star_text(incident)
         if t_star_of(incident) is None:
-            needed += "; count it with: vindicate incident open --id … --count M --exposure …"
+            needed += f"; count it with: {how_to_count(record.because[0], incident)}"
         return (
             f"another cause was found, and nobody has tried {knob}={back} without it: put it back, watched, as the test "
             f"that refutes the claim; T* = {needed}"
         )
     if step == "experiment" and standing.name == "never_justified" and any(item.usable for item in worth):
         return (
-            f"{knob} was reverted for no reason on record, so none can have fallen: say what was believed (vindicate claim "
-            f"add), or measure {now} against {back} afresh; what is on record is shown"
+            f"{knob} was reverted for no reason on record, so none can have fallen: measure {now} against {back} afresh; what "
+            "is on record is shown"
         )
     if step == "experiment":
         return f"measure {knob} {now} against {back} afresh: " + (

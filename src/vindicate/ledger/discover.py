@@ -1,26 +1,30 @@
 """Scripts, their history and backups, and documents → proposals of past changes, paired and with their reasons; recorded on consent."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from vindicate.errors import MisuseError
+from vindicate.ledger.history import from_git
 from vindicate.ledger.importing import read_text
 from vindicate.ledger.markdown import tables
+from vindicate.ledger.places import documents_for, scripts_for
+from vindicate.ledger.sighting import Quote, Sighting
 from vindicate.ledger.state import Book, ChangeRecord
 from vindicate.ledger.store import Ledger
 from vindicate.ledger.table import Reading, understand
-from vindicate.ledger.trace import Quote, Sighting, backups_of, from_backups, from_document, from_git
+from vindicate.ledger.trace import backups_of, from_backups, from_document
 from vindicate.record.ledger import Body, Change, ChangeStep, Claim, Justification
 from vindicate.stack.model import Stack
 
-__all__ = ["Proposal", "discover_changes", "documents_beside", "documents_to_read", "record_proposals", "unrecorded"]
+__all__ = ["Proposal", "discover_changes", "documents_to_read", "record_proposals", "unrecorded"]
 
 _SAME_CHANGE_S = 600
-_MAX_DOCUMENTS = 100
-_SCRIPT_ENDINGS = (".sh", ".bash", ".env", ".conf", ".yaml", ".yml")
+_HISTORY_S = 60
+_OFF = ("", "0", "false", "off", "no", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +81,10 @@ def discover_changes(
         blind: Takes what could not be looked at, a sentence each.
     """
     unseen = blind if blind is not None else []
-    files = _scripts(stack, git_dirs, scripts)
-    texts = _documents(stack, files, docs)
+    files = scripts_for(stack, git_dirs, scripts, unseen)
+    texts = documents_for(stack, [*files, *(folder / "x" for folder in git_dirs)], docs)
     declared = tuple(stack.knobs) if stack else ()
-    hard = [sighting for file in files for sighting in (*from_git(file, (), unseen), *from_backups(file, (), unseen))]
+    hard = list(_traces(files, unseen))
     seen_knobs = tuple(dict.fromkeys([*declared, *(sighting.knob for sighting in hard)]))
     soft = [sighting for text in texts for sighting in from_document(text, seen_knobs, unseen)]
     compared = _compared(texts, seen_knobs) if any(not sighting.from_known for sighting in soft) else {}
@@ -88,39 +92,10 @@ def discover_changes(
     return [item for item in proposals if not declared or item.knob in declared or item.kind != "apply"]
 
 
-# ---- where to look ---------------------------------------------------------------------------------------------------
-
-
-def _scripts(stack: Stack | None, git_dirs: Sequence[Path], scripts: Sequence[Path]) -> list[Path]:
-    found = [*scripts]
-    if stack and not scripts:
-        found += [service.launcher.file for service in stack.services.values() if service.launcher.file]
-    for folder in git_dirs or ([Path.cwd()] if not found and stack is None else []):
-        found += (
-            [path for path in sorted(folder.iterdir()) if path.suffix in _SCRIPT_ENDINGS and path.is_file()]
-            if folder.is_dir()
-            else []
-        )
-    return list(dict.fromkeys(path.absolute() for path in found))
-
-
-def _documents(stack: Stack | None, scripts: Sequence[Path], docs: Sequence[Path]) -> list[Path]:
-    if docs:
-        return [path for doc in docs for path in (documents_beside(doc) if doc.is_dir() else [doc])]
-    folders = [stack.file.parent] if stack and stack.file else list(dict.fromkeys(script.parent for script in scripts))
-    return [path for folder in folders for path in documents_beside(folder)]
-
-
-def documents_beside(folder: Path) -> list[Path]:
-    """The Markdown documents in *folder* and one level below, hidden folders excepted; at most 100."""
-    found = [*folder.glob("*.md"), *(path for path in folder.glob("*/*.md") if not path.parent.name.startswith("."))]
-    return sorted(found)[:_MAX_DOCUMENTS]
-
-
 def documents_to_read(stack: Stack | None, docs: Sequence[Path], proposals: Sequence[Proposal]) -> list[Path]:
     """The documents that `discover_changes` looks at, for what else they hold."""
     scripts = [Path(quote.file) for item in proposals for quote in item.quotes]
-    return [path for path in _documents(stack, scripts, docs) if path.suffix.lower() == ".md" or path in docs]
+    return [path for path in documents_for(stack, scripts, docs) if path.suffix.lower() == ".md" or path in docs]
 
 
 def _compared(texts: Sequence[Path], knobs: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -143,6 +118,17 @@ def _completed(sighting: Sighting, compared: dict[str, tuple[str, str]]) -> Sigh
     return replace(sighting, from_value=pair[1] if sighting.to_value == pair[0] else pair[0], from_known=True)
 
 
+def _traces(files: Sequence[Path], unseen: list[str]) -> Iterator[Sighting]:
+    began = time.monotonic()
+    for number, file in enumerate(files):
+        if time.monotonic() - began > _HISTORY_S:
+            unseen.append(
+                f"{len(files) - number} of {len(files)} files, after {_HISTORY_S} s; name those that matter with --script FILE"
+            )
+            return
+        yield from (*from_git(file, (), unseen), *from_backups(file, (), unseen))
+
+
 # ---- which sightings are one change ----------------------------------------------------------------------------------
 
 
@@ -155,7 +141,7 @@ def _events(hard: Iterable[Sighting], soft: Iterable[Sighting]) -> list[_Event]:
         elif not _spans(events, sighting):
             events.append(_Event(first=sighting, others=[]))
     for sighting in soft:
-        near = [e for e in events if e.first.knob == sighting.knob and e.first.to_value == sighting.to_value]
+        near = [e for e in events if e.first.knob == sighting.knob and _goes_to(e.first, sighting)]
         told = _nearest(
             [e for e in near if not sighting.from_known or e.first.from_value == sighting.from_value], sighting
         )
@@ -164,6 +150,11 @@ def _events(hard: Iterable[Sighting], soft: Iterable[Sighting]) -> list[_Event]:
         else:
             told.others.append(sighting)
     return sorted(events, key=lambda event: event.first.at)  # of one moment: in the order of the history
+
+
+def _goes_to(first: Sighting, told: Sighting) -> bool:
+    """Whether the value that a change went to is the one that a sentence tells of; ``disabled`` is any way of being off."""
+    return first.to_value == told.to_value or (told.to_value is None and (first.to_value or "").lower() in _OFF)
 
 
 def _spans(events: Sequence[_Event], sighting: Sighting) -> bool:

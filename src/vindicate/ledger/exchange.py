@@ -8,13 +8,15 @@ from typing import Any
 
 import msgspec
 
+from vindicate.clock import parse_time
 from vindicate.errors import MisuseError
 from vindicate.ledger.state import Book
 from vindicate.record.ledger import KINDS, ChangeStep, ClaimEvent, Fact, Justification, Waiver
 
-__all__ = ["SCHEMA", "changed_files", "dump", "load", "problems"]
+__all__ = ["EXPERIMENT", "SCHEMA", "changed_files", "dump", "load", "problems"]
 
 SCHEMA = "vindicate.ledger/1"
+EXPERIMENT = "vindicate ab, "  # begins the source of what an experiment measured; its folder follows
 
 
 def dump(facts: Iterable[Fact]) -> Iterator[str]:
@@ -44,7 +46,7 @@ def load(lines: Iterable[str], *, name: str) -> list[Fact]:
                 continue
             body = msgspec.convert(data["body"], KINDS[data["kind"]])
             facts.append(msgspec.convert({**data, "body": None}, _Row).fact(body))
-        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        except (msgspec.MsgspecError, KeyError, TypeError, RecursionError) as error:
             raise MisuseError(
                 f"{name}:{number}: no fact: {error}", remedy="give a file that `vindicate ledger export` wrote, whole"
             ) from error
@@ -64,11 +66,18 @@ class _Row(msgspec.Struct):
         return Fact(
             seq=self.seq,
             kind=self.kind,
-            happened_at=self.happened_at,
-            recorded_at=self.recorded_at,
+            happened_at=_moment("happened_at", self.happened_at),
+            recorded_at=_moment("recorded_at", self.recorded_at),
             by=self.by,
             body=body,
         )
+
+
+def _moment(field: str, text: str) -> str:
+    try:
+        return parse_time(text)
+    except MisuseError as error:
+        raise TypeError(f"{field}: {error.problem}") from error
 
 
 def problems(facts: Sequence[Fact]) -> list[str]:
@@ -107,18 +116,34 @@ def _missing(fact: Fact, what: str, names: Iterable[str], there: Any) -> list[st
 
 
 def changed_files(book: Book, home: Path) -> list[str]:
-    """Evidence whose file is not, or no longer, what was read; no fault of the ledger, but worth knowing."""
+    """Evidence whose file is not, or no longer, what was read; no fault of the ledger, but worth knowing.
+
+    What this program wrote itself (``docs sync``) is no change, where the file was what had been read until then.
+    """
     found = []
     for item in book.evidence.values():
         if item.sha256 is None or not item.source:
             continue
-        head, _, tail = item.source.rpartition(":")
-        path = home / (head if tail.isdecimal() and head else item.source)
+        names = _files_of(item.source)
         try:
-            seen = hashlib.sha256(path.read_bytes()).hexdigest()
+            seen = hashlib.sha256(b"".join((home / name).read_bytes() for name in sorted(names))).hexdigest()
         except OSError as error:
-            found.append(f"{item.id}: {path}: {error.strerror}")
+            found.append(f"{item.id}: {error.filename}: {error.strerror}")
             continue
-        if seen != item.sha256:
-            found.append(f"{item.id}: {path} has changed since it was read")
+        known = item.sha256
+        for mark in book.doc_marks:
+            if [mark.file] == names and mark.sha256 and mark.before_sha256 == known:
+                known = mark.sha256
+        if seen != known:
+            found.append(f"{item.id}: {', '.join(str(home / name) for name in names)} has changed since it was read")
     return found
+
+
+def _files_of(source: str) -> list[str]:
+    """The files that evidence came from: ``PLAN.md:7``, ``a.json, b.json``, or the design of an experiment."""
+    head, _, tail = source.rpartition(":")
+    if head and tail.isdecimal():
+        return [head]
+    if source.startswith(EXPERIMENT):
+        return [f"{source.removeprefix(EXPERIMENT)}/design.json"]
+    return source.split(", ")

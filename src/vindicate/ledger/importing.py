@@ -1,11 +1,11 @@
 """A file people already have → evidence ready to record, and what was understood of it, line by line."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,7 +13,8 @@ from vindicate.clock import iso, parse_time
 from vindicate.errors import MisuseError
 from vindicate.ledger.markdown import tables
 from vindicate.ledger.table import Comparison, Reading, Skipped, understand
-from vindicate.record.ledger import Evidence
+from vindicate.record.diagnosis import Status
+from vindicate.record.ledger import KNOB_HELD, Evidence
 from vindicate.units import format_bytes
 
 __all__ = [
@@ -171,7 +172,7 @@ def _date(text: str | None) -> str | None:
 def _from_json(path: Path, name: str, text: str, sha256: str) -> Imported:
     try:
         data: Any = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise MisuseError(
             f"{path}: no valid JSON: {error}", remedy="give a file that vindicate wrote with --json"
         ) from error
@@ -188,33 +189,75 @@ def _from_json(path: Path, name: str, text: str, sha256: str) -> Imported:
     return Imported(items=(replace(item, sha256=sha256),), said=(f"{name}: {item.kind}: {item.text}",))
 
 
-def diagnosis_evidence(data: dict[str, Any], *, source: str) -> Evidence:
+class _Clearance(msgspec.Struct):
+    service: str
+    knobs: list[str] = []
+    of: str = ""
+    because: str = ""
+
+
+class _Diagnosis(msgspec.Struct):
+    """What the ledger reads of a `vindicate.diagnosis/1` document."""
+
+    status: Status
+    summary: str
+    service: str | None = None
+    mechanism: str | None = None
+    cleared: list[_Clearance] = []
+    started_at: str = ""
+
+
+class _Level(msgspec.Struct):
+    requests: int = 0
+    completed: int = 0
+    stalled: int = 0
+    truncated: int = 0
+    failed: int = 0
+
+
+class _Load(msgspec.Struct):
+    """What the ledger reads of a `vindicate.load/1` document."""
+
+    levels: list[_Level]
+    started_at: str = ""
+    complete: bool = True
+
+
+_T = TypeVar("_T")
+
+
+def _as(kind: type[_T], data: object, source: str, remedy: str) -> _T:
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise MisuseError(f"{source}: {error}", remedy=remedy) from error
+
+
+def diagnosis_evidence(data: dict[str, Any], *, source: str, held: Mapping[str, str | None] | None = None) -> Evidence:
     """A saved `vindicate.diagnosis/1` document as evidence, without an id.
 
+    Args:
+        held: The value of each knob in the live processes while it was taken, where that is known.
+
     Raises:
-        MisuseError: It has no status or no summary.
+        MisuseError: A field that the ledger reads is missing or of the wrong type; says which.
     """
-    if not isinstance(data.get("status"), str) or not isinstance(data.get("summary"), str):
-        raise MisuseError(
-            f"{source}: a diagnosis without status or summary", remedy="save it again: vindicate diagnose --json"
-        )
+    read = _as(_Diagnosis, data, source, "save it again: vindicate diagnose --json")
     return Evidence(
         id="",
         kind="diagnosis",
-        text=str(data["summary"]),
+        text=read.summary,
         source=source,
         group="diagnosis",
-        measured_at=_date(data.get("started_at") or None),
+        measured_at=_date(read.started_at),
         diagnosis=data,
+        fingerprint={f"{KNOB_HELD}{knob}": value for knob, value in (held or {}).items()},
     )
 
 
 def _load_evidence(data: dict[str, Any], source: str) -> Evidence:
-    levels = [level for level in data.get("levels") or [] if isinstance(level, dict)]
-    total = {
-        key: sum(int(level.get(key) or 0) for level in levels)
-        for key in ("requests", "completed", "stalled", "truncated", "failed")
-    }
+    read = _as(_Load, data, source, "give the summary.json that vindicate load wrote")
+    total = {key: sum(getattr(level, key) for level in read.levels) for key in _Level.__struct_fields__}
     return Evidence(
         id="",
         kind="observation",
@@ -222,6 +265,6 @@ def _load_evidence(data: dict[str, Any], source: str) -> Evidence:
         f"{total['truncated']} truncated, {total['failed']} failed",
         source=source,
         group="load",
-        measured_at=_date(data.get("started_at") or None),
-        measured={**total, "complete": bool(data.get("complete", True))},
+        measured_at=_date(read.started_at),
+        measured={**total, "complete": read.complete},
     )

@@ -1,11 +1,12 @@
-"""A stack → the value of a knob that its live processes really hold."""
+"""A stack, or a capture of it → the value of a knob that its live processes really hold."""
 
 from vindicate.errors import MisuseError
+from vindicate.record.observation import Capture
 from vindicate.stack.model import Stack
 from vindicate.stack.process import KnobReading, LiveValue, live_readings
 from vindicate.units import shown
 
-__all__ = ["live_value", "readings_by_service"]
+__all__ = ["held_in", "live_value", "readings_by_service"]
 
 
 def readings_by_service(stack: Stack, knob: str) -> dict[str, tuple[KnobReading, ...]]:
@@ -40,3 +41,17 @@ def live_value(stack: Stack, knob: str) -> LiveValue:
         held = ", ".join(f"{shown(r.value)} in {r.pid}" for r in all_of_them)
         return LiveValue(value=None, known=False, note=f"processes differ: {held}")
     return LiveValue(value=values.pop(), known=True)
+
+
+def held_in(capture: Capture) -> dict[str, str | None]:
+    """The value of each knob that every process which must hold it had during *capture*; a knob that is not known so is left out."""
+    processes = {process.pid: process for process in capture.processes}
+    found: dict[str, set[str | None]] = {}
+    unknown: set[str] = set()
+    for service in capture.services:
+        for knob in service.knobs:
+            holders = [processes[pid].knobs for pid in service.pids if pid in processes]
+            if not holders or any(knob not in held for held in holders):
+                unknown.add(knob)
+            found.setdefault(knob, set()).update(held[knob] for held in holders if knob in held)
+    return {knob: next(iter(values)) for knob, values in found.items() if len(values) == 1 and knob not in unknown}

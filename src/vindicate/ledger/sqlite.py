@@ -1,7 +1,10 @@
 """A path → a SQLite engine fit for several processes at once, and SQLite's complaints → ours; the only SQLite dialect."""
 
 import os
+import shutil
 import sqlite3
+import tempfile
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -36,21 +39,56 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 def connect(path: Path, *, read_only: bool) -> sa.Engine:
-    """An engine on the file, with one connection kept; no lock outlives a transaction."""
-    # A WAL file cannot be read without its -shm beside it. Where that cannot be made (a read-only folder) and nobody
-    # has it open for writing, the file is read as it stands.
-    frozen = read_only and not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
-    mode = "?mode=ro" + ("&immutable=1" if frozen else "") if read_only else "?mode=rwc"
-    uri = path.absolute().as_uri() + mode
+    """An engine on the file, with one connection kept; no lock outlives a transaction.
 
-    def opened() -> sqlite3.Connection:
-        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        if not read_only:
-            _use_wal(connection, SystemClock())
-            connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives the machine
+    A WAL file cannot be read without its index beside it. Where that cannot be made (a read-only folder or file system, a
+    full disk), nobody has the file open for writing, and a copy of it is read.
+    """
+    uri = path.absolute().as_uri()
+
+    def for_reading() -> sqlite3.Connection:
+        connection = _opened(uri + "?mode=ro")
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith(
+                ("SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_FULL")
+            ):
+                raise
+            connection.close()
+            try:
+                return _copy(path)
+            except OSError:
+                raise error from None
         return connection
 
-    return _with_begin(sa.create_engine("sqlite://", creator=opened, poolclass=sa.QueuePool, pool_size=1))
+    def for_writing() -> sqlite3.Connection:
+        connection = _opened(uri + "?mode=rwc")
+        _use_wal(connection, SystemClock())
+        connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives the machine
+        return connection
+
+    creator = for_reading if read_only else for_writing
+    return _with_begin(sa.create_engine("sqlite://", creator=creator, poolclass=sa.QueuePool, pool_size=1))
+
+
+def _opened(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+
+
+def _copy(path: Path) -> sqlite3.Connection:
+    """The file with its WAL, copied where there is room and read into memory: the copy is gone when this returns."""
+    room = [folder for folder in ("/dev/shm", tempfile.gettempdir()) if os.access(folder, os.W_OK)]  # noqa: S108 memory
+    with tempfile.TemporaryDirectory(prefix="vindicate-", dir=room[0] if room else None) as folder:
+        copy = Path(folder, path.name)
+        shutil.copyfile(path, copy)
+        with suppress(FileNotFoundError):
+            shutil.copyfile(f"{path}-wal", f"{copy}-wal")
+        memory = _opened("file::memory:")
+        with closing(_opened(copy.as_uri())) as source:
+            source.backup(memory)
+    memory.execute("PRAGMA query_only = ON")
+    return memory
 
 
 def in_memory() -> sa.Engine:
@@ -104,15 +142,19 @@ def explain(error: Exception, path: Path) -> LedgerError:
             f"{path} is being written by {_holders(path)}, and stayed locked for {BUSY_S:.0f} s",
             remedy="wait for it to end and run this again; reading works meanwhile: vindicate ledger export",
         )
-    if name.startswith("SQLITE_FULL"):
+    if name.startswith("SQLITE_FULL") or (name.startswith("SQLITE_IOERR") and _is_full(path.parent)):
         return LedgerError(
-            f"{path}: the disk is full; the fact was not recorded",
-            remedy=f"free space on {path.parent} and run it again",
+            f"{path}: the disk is full; nothing was recorded", remedy=f"free space in {path.parent} and run it again"
+        )
+    if name.startswith("SQLITE_IOERR"):
+        return LedgerError(
+            f"{path}: the disk fails ({name.removeprefix('SQLITE_').lower()}): {orig}",
+            remedy=f"look at the disk under {path.parent} (df, dmesg), and copy the ledger to another",
         )
     if name.startswith(("SQLITE_READONLY", "SQLITE_PERM")):
         return LedgerError(
-            f"{path} cannot be written: read-only for this user",
-            remedy=f"make {path.parent} and the file writable, or name another with --ledger",
+            f"{path} cannot be written: the file, its folder or its disk is read-only for this user",
+            remedy=f"make {path.parent} and the file writable, or name another with --ledger PATH",
         )
     if name.startswith("SQLITE_CANTOPEN"):
         return LedgerError(
@@ -122,9 +164,16 @@ def explain(error: Exception, path: Path) -> LedgerError:
     if name.startswith("SQLITE_CORRUPT"):
         return LedgerError(
             f"{path} is damaged: {orig}",
-            remedy="keep a copy of it, then put back the last export: vindicate ledger import FILE",
+            remedy=f"move it away, then put back the last export: vindicate ledger import FILE --ledger {path}",
         )
-    return LedgerError(f"{path}: {orig}", remedy="check it with: vindicate ledger check")
+    return LedgerError(f"{path}: {orig}", remedy=f"look whether SQLite can read it: sqlite3 {path} .schema")
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < 1 << 16
+    except OSError:
+        return False
 
 
 def _first_bytes(path: Path) -> str:

@@ -60,14 +60,22 @@ def standing_of(record: ChangeRecord, book: Book) -> Standing:
 
     All claims of a ground must carry it together; several grounds are alternatives. No ground: never justified. All
     firm: justified. Some firm: still justified by the others. None firm, but one that rests on displaced claims only:
-    weakened. Otherwise orphaned. A restore without grounds of its own stands by the fall of what it undoes.
+    weakened. Otherwise orphaned. A restore without grounds of its own stands by the fall of what it undoes; restores that
+    only undo each other hold none of them up.
     """
-    undone = book.changes.get(record.change.undoes or "") if record.change.kind == "restore" else None
-    if undone is not None and not record.grounds:
-        return Standing(name=_OF_RESTORE[standing_of(undone, book).name], grounds=())
+    undone, passed = record, set[str]()
+    while not undone.grounds and undone.change.kind == "restore" and (undone.change.undoes or "") in book.changes:
+        if undone.change.id in passed:
+            return Standing(name="never_justified", grounds=())
+        passed.add(undone.change.id)
+        undone = book.changes[undone.change.undoes or ""]
+    if passed:
+        name = standing_of(undone, book).name
+        for _ in passed:
+            name = _OF_RESTORE[name]
+        return Standing(name=name, grounds=())
     grounds = tuple(Ground(justification=item, strength=_strength(item, book)) for item in record.grounds)
     strengths = {ground.strength for ground in grounds}
-    name: StandingName
     if not grounds:
         name = "never_justified"
     elif strengths == {"firm"}:

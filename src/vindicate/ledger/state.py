@@ -1,10 +1,12 @@
 """Facts → what they add up to at one moment: incidents, claims with their status, evidence, changes with their state."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
 
 from vindicate.errors import MisuseError
+from vindicate.ledger.bulk import uncollected
 from vindicate.record.ledger import (
     Change,
     ChangeState,
@@ -80,6 +82,7 @@ class Book:
     Attributes:
         in_effect: The changes that took hold, by knob, oldest first.
         effects: What was measured of each knob, with the evidence it is part of.
+        rests_on: The changes that name a claim among their grounds, by claim.
     """
 
     incidents: Mapping[str, IncidentRecord] = field(default_factory=dict)
@@ -90,6 +93,7 @@ class Book:
     doc_marks: tuple[DocMark, ...] = ()
     in_effect: Mapping[str, tuple[ChangeRecord, ...]] = field(default_factory=dict)
     effects: Mapping[str, tuple[tuple[Evidence, Effect], ...]] = field(default_factory=dict)
+    rests_on: Mapping[str, tuple[ChangeRecord, ...]] = field(default_factory=dict)
 
     @classmethod
     def from_facts(cls, facts: Iterable[Fact], as_of: str | None = None) -> Self:
@@ -98,9 +102,15 @@ class Book:
         Args:
             as_of: Only what was *recorded* by then counts: what the ledger knew at that moment, in the form of `clock.iso`.
         """
-        known = sorted(
-            (fact for fact in facts if as_of is None or fact.recorded_at <= as_of), key=lambda fact: fact.seq
-        )
+        with uncollected():
+            return cls._added_up(
+                sorted(
+                    (fact for fact in facts if as_of is None or fact.recorded_at <= as_of), key=lambda fact: fact.seq
+                )
+            )
+
+    @classmethod
+    def _added_up(cls, known: list[Fact]) -> Self:
         evidence = {fact.body.id: fact.body for fact in known if isinstance(fact.body, Evidence)}
         changes = _changes(known)
         in_effect = sorted((record for record in changes.values() if record.in_effect), key=lambda record: record.when)
@@ -113,6 +123,7 @@ class Book:
             doc_marks=tuple(fact.body for fact in known if isinstance(fact.body, DocMark)),
             in_effect=_grouped((record.change.knob, record) for record in in_effect),
             effects=_grouped((effect.knob, (item, effect)) for item in evidence.values() for effect in item.effects),
+            rests_on=_grouped((claim, record) for record in changes.values() for claim in record.because),
         )
 
     def with_status(self, statuses: Mapping[str, ClaimStatus]) -> "Book":
@@ -165,7 +176,7 @@ class Book:
 
     def resting_on(self, claim: str) -> tuple[ChangeRecord, ...]:
         """The changes that name *claim* among their grounds."""
-        return tuple(record for record in self.changes.values() if claim in record.because)
+        return self.rests_on.get(claim, ())
 
     def about(self, claim: str) -> tuple[Evidence, ...]:
         """The evidence that was recorded for or against *claim*, by itself or by an event of the claim."""
@@ -179,25 +190,28 @@ class Book:
     def in_place(self, knob: str) -> dict[str, str | None]:
         """The value of *knob* while each piece of evidence was taken, where a change on record tells it."""
         records = self.in_effect.get(knob, ())
-        found: dict[str, str | None] = {}
-        for name, at in self.evidence_at.items():
-            before = [record for record in records if record.at <= at]
-            if before:
-                found[name] = before[-1].change.to_value
-            elif records:
-                found[name] = records[0].change.from_value
-        return found
+        if not records:
+            return {}
+        places = {name: bisect_right(records, at, key=_at) for name, at in self.evidence_at.items()}
+        return {
+            name: records[place - 1].change.to_value if place else records[0].change.from_value
+            for name, place in places.items()
+        }
 
     def later_than(self, record: ChangeRecord) -> ChangeRecord | None:
         """The first later change in effect of the same knob on one of the same services; ``None`` when *record* is the last word."""
-        return next(
-            (
-                other
-                for other in self.in_effect.get(record.change.knob, ())
-                if other.when > record.when and _overlap(other.change.services, record.change.services)
-            ),
-            None,
-        )
+        records = self.in_effect.get(record.change.knob, ())
+        first = bisect_right(records, record.when, key=_when)
+        later = (records[place] for place in range(first, len(records)))
+        return next((it for it in later if _overlap(it.change.services, record.change.services)), None)
+
+
+def _at(record: ChangeRecord) -> str:
+    return record.at
+
+
+def _when(record: ChangeRecord) -> tuple[str, int]:
+    return record.when
 
 
 def _grouped(pairs: Iterable[tuple[str, _T]]) -> dict[str, tuple[_T, ...]]:
@@ -229,34 +243,39 @@ def _incidents(facts: list[Fact]) -> dict[str, IncidentRecord]:
 
 
 def _claims(facts: list[Fact]) -> dict[str, ClaimRecord]:
-    raised: dict[str, ClaimRecord] = {}
+    raised: dict[str, tuple[Claim, str]] = {}
     events: dict[str, list[tuple[str, int, ClaimEvent]]] = {}
     for fact in facts:
         if isinstance(fact.body, Claim):
-            first = raised.get(fact.body.id)
-            raised[fact.body.id] = ClaimRecord(
-                claim=fact.body, raised_at=first.raised_at if first else fact.happened_at
-            )
+            _, first = raised.get(fact.body.id, (None, fact.happened_at))
+            raised[fact.body.id] = fact.body, first
         elif isinstance(fact.body, ClaimEvent):
             events.setdefault(fact.body.claim, []).append((fact.happened_at, fact.seq, fact.body))
-    for name, record in raised.items():
-        told = sorted(events.get(name, []), key=lambda event: event[:2])
-        if told:
-            raised[name] = replace(
-                record, status=told[-1][2].status, events=tuple((at, event) for at, _, event in told)
-            )
-    return raised
+    found = {}
+    for name, (claim, raised_at) in raised.items():
+        told = sorted(events.get(name, ()), key=_told_at)
+        found[name] = ClaimRecord(
+            claim=claim,
+            status=told[-1][2].status if told else "open",
+            events=tuple((at, event) for at, _, event in told),
+            raised_at=raised_at,
+        )
+    return found
+
+
+def _told_at(event: tuple[str, int, ClaimEvent]) -> tuple[str, int]:
+    return event[:2]
 
 
 def _changes(facts: list[Fact]) -> dict[str, ChangeRecord]:
-    records: dict[str, ChangeRecord] = {}
+    made: dict[str, tuple[Change, int, str]] = {}
     steps: dict[str, list[tuple[str, ChangeStep]]] = {}
     grounds: dict[str, list[Justification]] = {}
     waivers: dict[str, list[Waiver]] = {}
     for fact in facts:
         match fact.body:
             case Change() as change:
-                records[change.id] = ChangeRecord(change=change, seq=fact.seq, at=fact.happened_at)
+                made[change.id] = change, fact.seq, fact.happened_at
             case ChangeStep() as step:
                 steps.setdefault(step.change, []).append((fact.happened_at, step))
             case Justification() as ground:
@@ -264,12 +283,14 @@ def _changes(facts: list[Fact]) -> dict[str, ChangeRecord]:
             case Waiver() as waiver:
                 waivers.setdefault(waiver.change, []).append(waiver)
     return {
-        name: replace(
-            record,
+        name: ChangeRecord(
+            change=change,
+            seq=seq,
+            at=at,
             state=steps[name][-1][1].state if name in steps else "planned",
             steps=tuple(steps.get(name, ())),
             grounds=tuple(grounds.get(name, ())),
             waivers=tuple(waivers.get(name, ())),
         )
-        for name, record in records.items()
+        for name, (change, seq, at) in made.items()
     }

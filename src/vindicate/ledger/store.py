@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from vindicate.clock import parse_time, utc_now
 from vindicate.errors import BugError, LedgerError
 from vindicate.ledger import sqlite
+from vindicate.ledger.bulk import uncollected
 from vindicate.record.ledger import (
     KINDS,
     Body,
@@ -32,6 +33,7 @@ from vindicate.redact import redact_json
 __all__ = ["Ledger", "entity_of", "kind_of"]
 
 _KIND_OF = {body: kind for kind, body in KINDS.items()}
+_DECODERS = {kind: msgspec.json.Decoder(body) for kind, body in KINDS.items()}
 _META = sa.MetaData()
 _FACTS = sa.Table(
     "facts",
@@ -185,7 +187,7 @@ class Ledger:
             if clash is not None:
                 raise LedgerError(
                     f"{self.path}: fact {clash.seq} is here already and says something else",
-                    remedy="import into an empty ledger: vindicate --ledger NEW.db ledger import FILE",
+                    remedy="import into an empty ledger: vindicate ledger import FILE --ledger NEW.db",
                 )
             for fact in new:
                 _insert_row(connection, {"seq": fact.seq}, fact)
@@ -217,7 +219,7 @@ class Ledger:
         Raises:
             LedgerError: They cannot be read.
         """
-        with self._transaction() as connection:
+        with self._transaction() as connection, uncollected():
             return _select(connection, kind)
 
     def damage(self) -> list[str]:
@@ -277,11 +279,18 @@ class Ledger:
 
 
 def _version(connection: sa.Connection) -> int | None:
-    """The schema's version; 0 for an empty file, ``None`` when the file holds somebody else's tables."""
-    tables = sa.inspect(connection).get_table_names()
-    if _SCHEMA.name in tables:
-        return connection.execute(sa.select(sa.func.max(_SCHEMA.c.version))).scalar() or 0
-    return None if tables else 0
+    """The schema's version; 0 for an empty file, ``None`` when its tables are not ours, whatever their names."""
+    inspector = sa.inspect(connection)
+    tables = inspector.get_table_names()
+    if not tables:
+        return 0
+    for table in _META.sorted_tables:
+        if table.name not in tables:
+            return None
+        there = {column["name"] for column in inspector.get_columns(table.name)}
+        if not there.issuperset(column.name for column in table.columns):
+            return None
+    return connection.execute(sa.select(sa.func.max(_SCHEMA.c.version))).scalar()
 
 
 def _when(body: Body, given: str | None, now: str) -> str:
@@ -316,30 +325,20 @@ def _select(connection: sa.Connection, kind: str | None) -> list[Fact]:
     if kind is not None:
         query = query.where(_FACTS.c.kind == kind)
     facts = []
-    for row in connection.execute(query):
-        body = KINDS.get(row.kind)
-        if body is None:
+    for seq, named, entity, happened_at, recorded_at, by, text in connection.execute(query):
+        decoder = _DECODERS.get(named)
+        if decoder is None:
             raise LedgerError(
-                f"fact {row.seq} is of the kind {row.kind!r}, which this program does not know",
-                remedy="update vindicate",
+                f"fact {seq} is of the kind {named!r}, which this program does not know", remedy="update vindicate"
             )
         try:
-            decoded = msgspec.json.decode(row.body, type=body)
-        except msgspec.MsgspecError as error:
+            body = decoder.decode(text)
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise LedgerError(
-                f"fact {row.seq} ({row.kind} {row.entity}) cannot be read: {error}",
-                remedy="update vindicate, or put back an export: vindicate ledger import FILE",
+                f"fact {seq} ({named} {entity}) cannot be read: {error}",
+                remedy="update vindicate, or put back an export: vindicate ledger import FILE --ledger NEW.db",
             ) from error
-        facts.append(
-            Fact(
-                seq=row.seq,
-                kind=row.kind,
-                happened_at=row.happened_at,
-                recorded_at=row.recorded_at,
-                by=row.by,
-                body=decoded,
-            )
-        )
+        facts.append(Fact(seq=seq, kind=named, happened_at=happened_at, recorded_at=recorded_at, by=by, body=body))
     return facts
 
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 from vindicate.clock import iso
 from vindicate.errors import MisuseError
-from vindicate.ledger.discover import documents_beside
+from vindicate.ledger.history import commits
+from vindicate.ledger.places import documents_beside
 from vindicate.ledger.state import Book, IncidentRecord
-from vindicate.ledger.trace import commits
 from vindicate.stack.model import Stack
 from vindicate.stack.process import service_pids, started_at
 

@@ -188,6 +188,7 @@ class Price:
         starts: Of the restart set, priming and the last one that puts everything back included.
         start_s: One start; *start_known* says whether it was measured on this stack or assumed.
         load_s: All load together; ``None`` when nothing was ever measured here.
+        requests_are: The sum that *requests* is, for a person.
         sd_block_pct: Standard deviation of one block's ratio that was planned with; *sd_known* likewise.
         detectable_pct: Gain found with 80 % chance, by look, at a level judged by itself; *detectable_holm_pct*: at the
             strictest step of Holm over all levels.
@@ -205,6 +206,7 @@ class Price:
     detectable_pct: tuple[float, ...]
     detectable_holm_pct: tuple[float, ...]
     alternatives: tuple[str, ...] = field(default=())
+    requests_are: str = ""
 
     @property
     def minutes(self) -> float | None:

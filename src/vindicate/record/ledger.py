@@ -9,6 +9,7 @@ from typing import Literal
 
 __all__ = [
     "KINDS",
+    "KNOB_HELD",
     "Change",
     "ChangeState",
     "ChangeStep",
@@ -30,6 +31,7 @@ ChangeState = Literal[
 ]
 Grade = Literal["A", "B", "C", "D"]
 Recorded = Literal["at_the_time", "retroactive"]
+KNOB_HELD = "knob:"  # begins the names in a fingerprint under which the value of a knob in the live processes stands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,7 @@ class Evidence:
         direction: For a claim, against it, or explaining its symptom away.
         group: Independence group; two items of one group count once.
         source: File and line, command, or URL; *sha256* of the file where there is one.
+        fingerprint: What was so at the time and may differ next time; ``knob:NAME`` is the value that live processes held.
         diagnosis: A saved `vindicate.diagnosis/1` document.
     """
 
@@ -114,7 +117,7 @@ class Evidence:
     sha256: str | None = None
     measured_at: str | None = None
     effects: tuple[Effect, ...] = ()
-    fingerprint: dict[str, str] = field(default_factory=dict)
+    fingerprint: dict[str, str | None] = field(default_factory=dict)
     diagnosis: dict[str, object] | None = None
     measured: dict[str, str | float | int | bool | None] = field(default_factory=dict)
 
@@ -174,7 +177,11 @@ class Waiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocMark:
-    """A document was corrected or checked: *text* at *line* of *file* asserts something about *claim* or *knob*."""
+    """A document was corrected or checked: *text* at *line* of *file* asserts something about *claim* or *knob*.
+
+    Attributes:
+        before_sha256, sha256: Of the whole file, before and after this program wrote it; ``None`` when it did not.
+    """
 
     file: str
     line: int
@@ -182,6 +189,8 @@ class DocMark:
     claim: str | None = None
     knob: str | None = None
     verdict: str = ""
+    before_sha256: str | None = None
+    sha256: str | None = None
 
 
 Body = Incident | Claim | ClaimEvent | Evidence | Change | ChangeStep | Justification | Waiver | DocMark

@@ -36,7 +36,7 @@ def price_text(design: Design, price: Price) -> str:
             f"{2 * design.blocks} measured, 1 to put everything back; {start}"
         ),
         f"  outage      the stack serves only this for {minutes}",
-        f"  requests    {price.requests}",
+        f"  requests    {price.requests} = {price.requests_are}",
         f"  can find    {'; '.join(at)}, with 80 % chance",
         f"  noise       {price.sd_block_pct:.2f} % a block, {price.noise}",
     ]

@@ -8,8 +8,8 @@ from vindicate.ledger.clawback import Candidate
 from vindicate.ledger.discover import Proposal
 from vindicate.ledger.state import ChangeRecord, ClaimRecord, IncidentRecord
 from vindicate.ledger.timeline import Lead
-from vindicate.ledger.worth import Worth
-from vindicate.record.ledger import Change, Evidence
+from vindicate.ledger.worth import Worth, lower_is_better
+from vindicate.record.ledger import KNOB_HELD, Change, Evidence
 from vindicate.units import shown
 
 __all__ = [
@@ -62,13 +62,19 @@ class _KnobState(Protocol):
 
 
 def clawback_lines(
-    rows: Sequence[Candidate], *, what_if: Mapping[str, str], discovered: bool, empty: bool
+    rows: Sequence[Candidate], *, what_if: Mapping[str, str], discovered: bool, empty: bool, recorded_later: int = 0
 ) -> list[str]:
-    """The answer to "is there anything we may have back?", the most promising first."""
+    """The answer to "is there anything we may have back?", the most promising first.
+
+    Args:
+        recorded_later: How many changes the ledger holds by now that it did not know at the moment asked about.
+    """
     lines = [f"were {', '.join(f'{claim} {status}' for claim, status in what_if.items())}:"] if what_if else []
     if not rows:
         lines.append("no revert is in force: nothing to claw back")
-        if empty and not discovered:
+        if recorded_later:
+            lines.append(f"the ledger holds {recorded_later} changes that were recorded later")
+        elif empty and not discovered:
             lines.append("the ledger holds no change; look for past ones with: vindicate clawback --discover")
         return lines
     for row in rows:
@@ -101,6 +107,7 @@ def worth_lines(worth: Iterable[Worth]) -> list[str]:
     """One line a level: the gain, its interval or that there is none, grade, source, and why it is stale."""
     return [
         f"{item.level:>4} {item.metric:<18} {item.gain_pct:+6.1f} %  {_interval(item):<20} grade {item.grade}"
+        f"{', less is better' if lower_is_better(item.metric) else ''}"
         f"{', simulated' if item.simulated else ''}  {item.source}, {item.measured_at[:10]}"
         + (f"  stale: {'; '.join(item.stale)}" if item.stale else "")
         for item in worth
@@ -208,7 +215,13 @@ def evidence_lines(item: Evidence) -> list[str]:
     lines += [f"  source {item.source}"] if item.source else []
     lines += [f"  measured {item.measured_at}"] if item.measured_at else []
     lines += [
+        f"  {name.removeprefix(KNOB_HELD)} was {shown(value)} in the live processes"
+        for name, value in item.fingerprint.items()
+        if name.startswith(KNOB_HELD)
+    ]
+    lines += [
         f"  {effect.level:>4} {effect.metric}: {effect.gain_pct:+.1f} %, {effect.knob} {shown(effect.b)} over {shown(effect.a)}, grade {effect.grade}"
+        + (", less is better" if lower_is_better(effect.metric) else "")
         + ("" if effect.lo90_pct is None else f", 90 %: {effect.lo90_pct:+.1f} to {effect.hi90_pct:+.1f}")
         for effect in item.effects
     ]
@@ -234,10 +247,24 @@ def knob_table(states: Sequence[_KnobState]) -> list[str]:
     return lines
 
 
+def _why(history: Sequence[tuple[ChangeRecord, str]], claims: Mapping[str, str]) -> list[str]:
+    """The change that gave the knob its value, the last one that took hold, and what that rests on."""
+    record, standing = next(((record, now) for record, now in reversed(history) if record.in_effect), (None, ""))
+    if record is None:
+        return []
+    undone = next((now for other, now in history if other.change.id == record.change.undoes), None)
+    if record.because:
+        ground = "because of " + ", ".join(f"{name} ({claims.get(name, 'not on record')})" for name in record.because)
+    elif record.change.undoes:
+        ground = f"in place of {record.change.undoes}" + (f", which is {undone}: {_STANDING[undone]}" if undone else "")
+    else:
+        ground = "for no reason on record"
+    return [f"  why: {record.change.id} ({record.change.kind}, {record.at[:10]}), {ground}; {standing}"]
+
+
 def knob_lines(
     state: _KnobState,
-    held: str | None,
-    worth: Mapping[str | None, Sequence[Worth]],
+    worth: Mapping[tuple[str | None, str | None], Sequence[Worth]],
     history: Sequence[tuple[ChangeRecord, str]],
     claims: Mapping[str, str],
 ) -> list[str]:
@@ -259,17 +286,9 @@ def knob_lines(
     ]
     lines += [f"  not seen       {line}" for line in state.unseen]
     lines += ["  DRIFT", *(f"    {line}" for line in state.drift)] if state.drift else []
-    if history:
-        record, standing = history[-1]
-        because = ", ".join(f"{name} ({claims.get(name, 'not on record')})" for name in record.because) or (
-            f"{record.change.undoes} fell" if record.change.undoes else "no ground was recorded"
-        )
-        lines.append(
-            f"  why: {record.change.id} ({record.change.kind}, {record.at[:10]}) because {because}; {standing}"
-        )
-    for value, items in worth.items():
-        if items:
-            lines += [f"  {shown(value)} over {shown(held)}:", *(f"    {line}" for line in worth_lines(items))]
+    lines += _why(history, claims)
+    for (value, over), items in worth.items():
+        lines += [f"  {shown(value)} over {shown(over)}:", *(f"    {line}" for line in worth_lines(items))]
     if history:
         lines.append("  history:")
         lines += [

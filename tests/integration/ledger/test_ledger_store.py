@@ -39,10 +39,16 @@ with Ledger.open(Path(sys.argv[1])) as ledger:
 """
 
 
-def writer(path: Path, count: int, who: str, out: Path) -> subprocess.Popen[bytes]:
+WRITER_OF_CLAIMS = WRITER.replace(
+    'ChangeStep(change=name, state="done", detail=sys.argv[3], data={"number": number})',
+    'Claim(id=name, text=f"{sys.argv[3]} {number}")',
+).replace("import ChangeStep", "import Claim")
+
+
+def writer(path: Path, count: int, who: str, out: Path, program: str = WRITER) -> subprocess.Popen[bytes]:
     with out.open("wb") as file:
         return subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path), str(count), who], stdout=file, stderr=subprocess.STDOUT
+            [sys.executable, "-c", program, str(path), str(count), who], stdout=file, stderr=subprocess.STDOUT
         )
 
 
@@ -282,3 +288,36 @@ def test_a_scratch_ledger_writes_no_file(tmp_path, monkeypatch):
         ledger.append(Incident(id=ledger.next_id("INC-"), text="hang"))
         assert Book.from_facts(ledger.facts()).incident("INC-1").incident.text == "hang"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_loses_nothing_acknowledged_when_one_of_two_writers_is_killed_again_and_again(tmp_path):
+    """Two processes write 200 facts each at once; one is killed four times in between and goes on under another name."""
+    path, steady = tmp_path / "ledger.db", tmp_path / "steady"
+    other = writer(path, 200, "steady", steady, WRITER_OF_CLAIMS)
+    acknowledged: list[str] = []
+    for turn in range(5):
+        out = tmp_path / f"killed{turn}"
+        process = writer(path, 200 - len(acknowledged), f"killed{turn}", out, WRITER_OF_CLAIMS)
+        deadline = time.monotonic() + 40
+        while turn < 4 and out.read_bytes().count(b"\n") < 30 + turn and time.monotonic() < deadline:
+            time.sleep(0.005)
+        if turn < 4:
+            process.kill()
+        assert process.wait(50) == (-signal.SIGKILL if turn < 4 else 0), out.read_text()[-800:]
+        acknowledged += [line.split()[0] for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    assert other.wait(50) == 0, steady.read_text()[-800:]
+    acknowledged += [line.split()[0] for line in steady.read_text().splitlines()]
+
+    with Ledger.open(path) as ledger:
+        claims = [fact.body for fact in ledger.facts()]
+    names = [claim.id for claim in claims]
+    assert len(set(names)) == len(names)
+    assert len(acknowledged) >= 400
+    assert set(acknowledged) <= set(names)
+    assert len(names) - len(acknowledged) <= 4, "at most the one that was on its way at each kill"
+    assert [claim.text for claim in claims if "steady" in claim.text] == [f"steady {number}" for number in range(200)]
+    done = subprocess.run(
+        [sys.executable, "-m", "vindicate", "ledger", "check", "--ledger", str(path)],
+        capture_output=True, text=True, check=False, timeout=50,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, f"{len(names)} facts, 0 problems\n")

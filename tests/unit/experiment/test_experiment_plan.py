@@ -1,5 +1,7 @@
 """Questions, designs and prices: what is fixed before the first start, and what is refused."""
 
+import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -121,6 +123,20 @@ def test_price_says_what_was_assumed_and_what_was_measured():
     assert known.sd_block_pct == pytest.approx(1.28, abs=0.02)
     assert known.minutes == pytest.approx((27 * 12 + 26 * 164 * 0.1) / 60)
     assert "assumed" not in price_text(design, known)
+
+
+def test_price_shows_the_sum_of_requests_and_takes_a_change_s_restart_where_no_trial_was_timed():
+    design = design_of(blocks=12)
+    cost = price(design, restart_s=41.5)
+    assert (cost.start_s, cost.start_known, cost.minutes) == (41.5, True, None)
+    assert price(design, restart_s=41.5, pace=Pace(start_s=12.0, request_s=0.1)).start_s == 12.0
+    text = price_text(design, cost)
+    assert "41.5 s each, measured here" in text
+    total, _, terms = (
+        next(line for line in text.splitlines() if "requests  " in line).split(None, 1)[1].partition(" = ")
+    )
+    products = [re.findall(r"\d+", re.sub(r"\(.*\)", "", term)) for term in terms.split(" + ")]
+    assert sum(math.prod(map(int, product)) for product in products) == int(total)
 
 
 def test_every_metric_is_found_in_a_summary_and_only_throughput_is_better_when_higher():

@@ -9,9 +9,17 @@ import pytest
 from fakes.bench import FakeBench, design_of
 from vindicate.errors import CannotError, MisuseError
 from vindicate.experiment.journal import Before, Journal, KeptFile
-from vindicate.experiment.record import is_recorded, noise_history, pace_history, record_design, record_result
+from vindicate.experiment.record import (
+    is_recorded,
+    noise_history,
+    pace_history,
+    record_design,
+    record_result,
+    restart_history,
+)
 from vindicate.experiment.run import run_experiment
 from vindicate.ledger.store import Ledger
+from vindicate.record.ledger import ChangeStep
 from vindicate.stack.model import Service, Stack
 from vindicate.view.experiment import report_text
 
@@ -84,6 +92,16 @@ def test_pace_is_learned_from_the_trials_on_disk(tmp_path):
     campaign(tmp_path, {}, blocks=3)
     pace = pace_history(tmp_path)
     assert (pace.start_s, pace.request_s) == (30.0, 0.6)
+
+
+def test_the_restart_of_a_change_on_record_is_the_first_measure_of_a_start(tmp_path):
+    with Ledger.open(tmp_path / "l.db") as ledger:
+        for took_s, together in ((40.0, ["prefill", "decode"]), (44.0, ["prefill", "decode"]), (3.0, ["proxy"])):
+            ledger.append(ChangeStep(change="C1", state="restarted", data={"restarted": together, "took_s": took_s}))
+        ledger.append(ChangeStep(change="C1", state="done"))
+        facts = ledger.facts()
+    assert restart_history(facts, ("prefill", "decode")) == 42.0
+    assert restart_history(facts, ("router",)) is None
 
 
 def test_report_shows_every_level_its_reason_and_what_would_change_it_and_never_says_no_change(tmp_path):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from vindicate import errors
 from vindicate.clock import parse_time
 from vindicate.errors import MisuseError, VindicateError
-from vindicate.redact import REDACTED, is_secret_name, redact_argv, redact_json, redact_text
+from vindicate.redact import REDACTED, is_secret_name, redact_argv, redact_json, redact_text, redact_value
 from vindicate.units import format_bytes, format_duration, parse_duration
 
 
@@ -102,6 +102,9 @@ def test_leaves_names_that_only_look_like_secrets(name):
         "token sk-planted-s3cret-1",
         "github_pat_11PLANTEDs3cretAAAAAAAA",
         "password: planted-s3cret-1",
+        "http://h:1/v1?api_key=planted-s3cret-1&token=planted-s3cret-2",
+        "note: token=planted-s3cret-1",
+        "env: {api_key: planted-s3cret-1}",
     ],
 )
 def test_no_planted_secret_stays_in_text(text):
@@ -125,6 +128,24 @@ def test_hides_option_values_in_both_forms():
     assert redact_argv(["serve", "--api-key", "abc", "--model=m", "--admin-api-key=xyz", "--admin-token", "t", "--port", "1"]) == [
         "serve", "--api-key", REDACTED, "--model=m", f"--admin-api-key={REDACTED}", "--admin-token", REDACTED, "--port", "1",
     ]  # fmt: skip
+
+
+def test_hides_the_second_of_a_pair_whose_first_says_secret():
+    assert redact_json([["authorization", "abc"], ["le", "0.5"]]) == [["authorization", REDACTED], ["le", "0.5"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("API_TOKEN", "abc", REDACTED),
+        ("KNOB", "256", "256"),
+        ("KNOB", "sk-planted1234567", REDACTED),
+        ("API_TOKEN", None, None),
+        ("api_key_env", "DSV4_KEY", "DSV4_KEY"),
+    ],
+)
+def test_a_value_is_hidden_for_its_name_or_for_its_look(name, value, shown):
+    assert redact_value(name, value) == shown
 
 
 def test_hides_all_that_stands_under_an_unmistakable_name():

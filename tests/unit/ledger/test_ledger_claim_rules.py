@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from vindicate.ledger.claim_rules import displaces, may_displace, may_refute, measured_watch, t_star, t_star_text
@@ -196,3 +198,13 @@ def test_t_star_is_rounded_up_as_the_goal_of_a_watch_is():
     asked = Incident(id="INC-1", text="hang", count=2, exposure=53)
     assert t_star(53, 2) == pytest.approx(184.02, abs=0.01)
     assert t_star_text(asked) == "185 requests"
+
+
+@pytest.mark.parametrize(("held", "displaced"), [("512", True), ("256", False), (None, False)])
+def test_the_value_that_the_live_processes_held_comes_before_the_ledgers(held, displaced):
+    seen = replace(diagnosis(cleared=[CLEARED]), fingerprint={"knob:K_K": held})
+    found = displaces(seen, CLAIM, services=(), in_place={"E1": "256" if displaced else "512"})
+
+    assert (found is not None) is displaced
+    if found:
+        assert "at 512, as the live processes said" in found
