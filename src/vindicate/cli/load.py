@@ -1,6 +1,9 @@
 """`vindicate load`: drive multi-round sessions against a server; every run ends."""
 
+import contextlib
+import gc
 import re
+import resource
 import signal
 import sys
 import time
@@ -12,12 +15,32 @@ import click
 
 from vindicate.cli.option import DURATION, example, json_option, print_json, say, stack_option
 from vindicate.errors import MisuseError
+from vindicate.record.load import SLO_NAMES
 from vindicate.units import Seconds
 
 if TYPE_CHECKING:
+    from vindicate.load.dialect import Api
+    from vindicate.load.export import Format
     from vindicate.load.run import Progress
+    from vindicate.load.schedule import Arrivals
 
 __all__ = ["load"]
+
+
+class SloType(click.ParamType[dict[str, float]]):
+    """Bounds with commas between: ttft=500ms,itl=50ms."""
+
+    name = "slo"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
+        """Parse text; seconds by name."""
+        found: dict[str, float] = {}
+        for part in str(value).split(","):
+            name, equals, text = part.strip().partition("=")
+            if name not in SLO_NAMES or not equals:
+                self.fail(f"{part!r} is no bound on {', '.join(SLO_NAMES)}; try: ttft=500ms,itl=50ms", param, ctx)
+            found[name] = float(DURATION.convert(text, param, ctx))
+        return found
 
 
 class LevelsType(click.ParamType[tuple[int, ...]]):
@@ -33,12 +56,38 @@ class LevelsType(click.ParamType[tuple[int, ...]]):
 
 
 @click.command(epilog=example("vindicate load http://127.0.0.1:8000 --concurrency 8 --rounds 6 --stall-after 30s"))
-@click.argument("url", required=False)
+@click.argument("words", nargs=-1, metavar="[URL | export [DIR]]")
 @click.option("--model", metavar="M", help="Default: the first of /v1/models.")
 @stack_option
 @click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Streams at a time.  [default: 8]")
 @click.option("--levels", type=LevelsType(), metavar="N,N,…", help="Several concurrencies, one after another.")
-@click.option("--rounds", type=click.IntRange(min=1), default=4, show_default=True, help="Rounds of a session.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    metavar="R",
+    help="Open loop: R sessions arrive a second, come what may.",
+)
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "constant", "burst"]),
+    default="poisson",
+    show_default=True,
+    help="With --rate.",
+)
+@click.option(
+    "--burst", type=click.IntRange(min=1), default=8, show_default=True, help="How many at once, with --arrivals burst."
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='Open loop by a file: {"timestamp": MS, "input_length": N, "output_length": M} or {"at_s": S, "prompt": "…"} a line.',
+)
+@click.option("--ramp", type=DURATION, metavar="S", help="Until all streams, or the rate, are reached.")
+@click.option("--api", type=click.Choice(["chat", "completions", "generate"]), default="chat", show_default=True)
+@click.option("--stream/--no-stream", "streaming", default=True, show_default=True)
+@click.option("--slo", type=SloType(), metavar="ttft=S,itl=S,…", help="Bounds of a good request: ttft, itl, tpot, e2e.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds of a session.  [default: 4; 1 in an open loop]")
 @click.option(
     "--sessions",
     type=click.Path(path_type=Path),
@@ -73,15 +122,26 @@ class LevelsType(click.ParamType[tuple[int, ...]]):
     metavar="DIR",
     help="Where requests.jsonl and summary.json go.  [default: a fresh folder under .vindicate/load]",
 )
+@click.option(
+    "--format", "kind", type=click.Choice(["csv", "parquet", "aiperf"]), help="With the word export: as what."
+)
 @json_option
 def load(
     *,
-    url: str | None,
+    words: tuple[str, ...],
     model: str | None,
     stack_file: str | None,
     concurrency: int | None,
     levels: tuple[int, ...] | None,
-    rounds: int,
+    rate: float | None,
+    arrivals: "Arrivals",
+    burst: int,
+    trace: Path | None,
+    ramp: Seconds | None,
+    api: "Api",
+    streaming: bool,
+    slo: dict[str, float] | None,
+    rounds: int | None,
     sessions: Path | None,
     requests: int | None,
     duration: Seconds | None,
@@ -92,17 +152,31 @@ def load(
     seed: int | None,
     api_key_env: str | None,
     out: Path | None,
+    kind: "Format | None",
     as_json: bool,
 ) -> int:
     """Drive multi-round sessions against URL, or against the entry of the stack.
 
     Each round plants a fresh value and asks for one of an earlier round; a stream that falls silent is given up and
-    named with its age. Exit code 1: a stream stalled, broke, or an answer was wrong.
+    named with its age. Exit code 1: a stream stalled, broke, or an answer was wrong. docs/load.md defines every figure.
+    load export [DIR] --format csv [--out FILE] writes the requests of a run, by default the last one, in another form.
     """
-    if concurrency is not None and levels is not None:
-        raise MisuseError("--concurrency and --levels were both given", remedy="leave one out")
+    if words[:1] == ("export",):
+        return _export(words[1:], kind, out, stack_file, as_json=as_json)
+    if kind is not None:
+        raise MisuseError(
+            "--format was given without the word export", remedy=f"try: vindicate load export --format {kind}"
+        )
+    if len(words) > 1:
+        raise MisuseError(f"{len(words)} targets were given: {' '.join(words)}", remedy="name one URL")
+    url = words[0] if words else None
+    ways = {"--concurrency": concurrency, "--levels": levels, "--rate": rate, "--trace": trace}
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise MisuseError(f"{' and '.join(given)} were both given", remedy="leave one out")
     from vindicate.load.keep import fresh_folder
     from vindicate.load.plan import LoadPlan, read_sessions
+    from vindicate.load.schedule import read_trace
 
     target, home, key_env = _target(url, stack_file)
     plan = LoadPlan(
@@ -111,7 +185,15 @@ def load(
         levels=levels or (concurrency or 8,),
         requests_per_level=requests,
         duration_s=duration,
-        rounds=rounds,
+        rate=rate,
+        arrivals=arrivals,
+        burst=burst,
+        trace=read_trace(trace) if trace is not None else (),
+        ramp_s=ramp or 0.0,
+        api=api,
+        streaming=streaming,
+        slo_s=slo or {},
+        rounds=rounds or (1 if rate is not None else 4),
         max_tokens=max_tokens,
         stall_after_s=stall_after,
         deadline_s=deadline,
@@ -124,6 +206,7 @@ def load(
     from vindicate.load.run import run_load_blocking
     from vindicate.view.load import show_load
 
+    _have_room()
     # Whoever ends us with SIGTERM gets the partial results too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -138,6 +221,45 @@ def load(
         show_load(summary)
     bad = any(level.stalled or level.failed or level.truncated or level.recall_failed for level in summary.levels)
     return 1 if bad or not summary.complete else 0
+
+
+def _export(
+    words: tuple[str, ...], kind: "Format | None", out: Path | None, stack_file: str | None, *, as_json: bool
+) -> int:
+    """Write a run's rows in another form."""
+    from vindicate.load.export import export_run, read_run
+    from vindicate.stack.file import find_stack_file, read_stack
+
+    if kind is None or len(words) > 1:
+        raise MisuseError(
+            "export takes one folder and a --format", remedy="try: vindicate load export DIR --format csv"
+        )
+    if words:
+        folder = Path(words[0])
+    else:
+        path = find_stack_file(stack_file)
+        home = (Path.cwd() / ".vindicate" if path is None else read_stack(path).home) / "load"
+        runs = sorted(home.iterdir()) if home.is_dir() else []
+        if not runs:
+            raise MisuseError(f"{home} holds no run", remedy="name the folder: vindicate load export DIR --format csv")
+        folder = runs[-1]
+    records = read_run(folder)
+    ending = {"csv": "csv", "parquet": "parquet", "aiperf": "aiperf.jsonl"}[kind]
+    target = out or (folder if folder.is_dir() else folder.parent) / f"requests.{ending}"
+    export_run(records, kind, target)
+    print_json({"requests": len(records), "file": str(target)}) if as_json else print(
+        f"{len(records)} requests: {target}"
+    )
+    return 0
+
+
+def _have_room() -> None:
+    """A socket a stream, and few pauses for rubbish: what the imports made stays anyway."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _target(url: str | None, stack_file: str | None) -> tuple[str, Path, str | None]:

@@ -1,13 +1,17 @@
 """What a load run is to do: where, how much, for how long, and what it does about silence."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from vindicate.errors import MisuseError
+from vindicate.load.dialect import Api
+from vindicate.load.schedule import Arrivals, TraceLine
+from vindicate.record.load import SLO_NAMES
 from vindicate.redact import redact_text
 
 __all__ = ["LoadPlan", "Turn", "read_sessions", "server_url"]
@@ -26,7 +30,7 @@ class _Session(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """A closed loop of multi-round sessions at each level in turn.
+    """A closed loop of multi-round sessions at each level in turn, or an open loop.
 
     Attributes:
         url: The server, without the API path.
@@ -40,6 +44,11 @@ class LoadPlan:
         seed: Decides keys, values and cancellations; two runs of one seed send the same prompts. ``None`` draws one.
         api_key_env: Name of the variable that holds the key.
         sessions: Played in turn instead of planted ones, where given.
+        rate: Open loop instead of *levels*: so many sessions arrive a second, however many are still running; latencies count
+            from the moment at which they were to arrive. *arrivals* and *burst* say in which manner.
+        trace: Open loop by a file: each request at its own time.
+        ramp_s: Until all slots play, or until the rate is reached.
+        slo_s: Bounds on ``ttft``, ``itl``, ``tpot``, ``e2e`` in seconds; a good request keeps them all.
     """
 
     url: str
@@ -55,6 +64,14 @@ class LoadPlan:
     seed: int | None = None
     api_key_env: str | None = None
     sessions: tuple[tuple[Turn, ...], ...] = ()
+    rate: float | None = None
+    arrivals: Arrivals = "poisson"
+    burst: int = 8
+    trace: tuple[TraceLine, ...] = ()
+    ramp_s: float = 0.0
+    api: Api = "chat"
+    streaming: bool = True
+    slo_s: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         server_url(self.url)
@@ -66,14 +83,26 @@ class LoadPlan:
             ("max-tokens", self.max_tokens, self.max_tokens >= 1),
             ("stall-after", self.stall_after_s, self.stall_after_s > 0),
             ("deadline", self.deadline_s, self.deadline_s > 0),
+            ("rate", self.rate, self.rate is None or 0 < self.rate < float("inf")),
+            ("burst", self.burst, self.burst >= 1),
+            ("ramp", self.ramp_s, 0 <= self.ramp_s < float("inf")),
+            ("slo", dict(self.slo_s), self.slo_s.keys() <= set(SLO_NAMES) and all(x > 0 for x in self.slo_s.values())),
             ("cancel-share", self.cancel_share, 0 <= self.cancel_share <= 1),
         ):
             if not good:
                 raise MisuseError(f"--{name} is {value}", remedy="see: vindicate load --help")
 
+        if self.rate is not None and self.requests_per_level is None and self.duration_s is None:
+            raise MisuseError("--rate has no end", remedy="add --requests N or --duration S")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are sent by a schedule, not when others end."""
+        return self.rate is not None or bool(self.trace)
+
     def budget(self, level: int) -> int | None:
         """Requests to send at *level*; ``None`` when only time ends it."""
-        if self.requests_per_level is not None or self.duration_s is not None:
+        if self.is_open or self.requests_per_level is not None or self.duration_s is not None:
             return self.requests_per_level
         rounds = max((len(session) for session in self.sessions), default=self.rounds)
         return level * rounds
@@ -106,7 +135,7 @@ def server_url(text: str) -> str:
     if not good:
         raise MisuseError(f"{redact_text(text)!r} is no URL", remedy="try: http://127.0.0.1:8000")
     path = parts.path.rstrip("/")
-    for ending in ("/chat/completions", "/completions", "/v1"):
+    for ending in ("/chat/completions", "/completions", "/generate", "/v1"):
         path = path.removesuffix(ending)
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
@@ -126,7 +155,7 @@ def read_sessions(path: Path) -> tuple[tuple[Turn, ...], ...]:
         if line.strip():
             try:
                 rounds = msgspec.json.decode(line, type=_Session).rounds
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise MisuseError(
                     f"{path}:{number}: {error}", remedy='a line is {"rounds": [{"say": "…", "expect": "…"}]}'
                 ) from error

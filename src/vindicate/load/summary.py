@@ -1,12 +1,13 @@
 """RequestRecords of one level → a LevelSummary; pure arithmetic, nothing is counted that the sample cannot bear."""
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from vindicate.record.load import LevelSummary, Quantiles, RequestRecord
 
-__all__ = ["busy_curve", "quantiles", "steady_spans", "summarise", "time_average"]
+__all__ = ["busy_curve", "doubts", "quantiles", "steady_spans", "summarise", "time_average"]
 
 # The smallest sample with a distribution-free two-sided 95 % interval for the quantile: its order statistics
 # [x(1), x(n)] cover the p-quantile with probability 1 - p^n - (1-p)^n.
@@ -14,6 +15,11 @@ _SMALLEST = {0.50: 6, 0.90: 36, 0.95: 72, 0.99: 368}
 # Between two requests of one slot there is only our own work; a longer gap means that the slot was not driven.
 _HANDOVER_S = 1.0
 _STEADY_SHARE = 0.9
+_BUSY_SHARE = 0.9
+_APART_SHARE = 0.02
+_JUDGED_S = 1.0
+_LAG_MS = 5.0
+_LAG_SHARE = 0.05
 
 Span = tuple[float, float]
 
@@ -82,20 +88,36 @@ def steady_spans(records: Sequence[RequestRecord]) -> list[Span]:
 def time_average(curve: Sequence[tuple[float, int]], within: Sequence[Span]) -> float:
     """The mean of the curve over the time *within*."""
     total = sum(end - begin for begin, end in within)
-    area = 0.0
-    for (begin, count), (end, _) in pairwise(curve):
-        area += count * sum(max(0.0, min(end, high) - max(begin, low)) for low, high in within)
-    return area / total if total > 0 else 0.0
+    if total <= 0 or not curve:
+        return 0.0
+    times = [time for time, _ in curve]
+    areas = list(accumulate(((end - begin) * count for (begin, count), (end, _) in pairwise(curve)), initial=0.0))
+
+    def area(until: float) -> float:
+        at = bisect_right(times, until) - 1
+        return areas[at] + (until - times[at]) * curve[at][1] if at >= 0 else 0.0
+
+    return sum(area(end) - area(begin) for begin, end in within) / total
 
 
-def summarise(level: int, duration_s: float, records: Sequence[RequestRecord]) -> LevelSummary:
-    """Sum up one level. Latencies and tokens come from completed streams; a stream that the client left gives its tokens only."""
+def summarise(
+    level: int,
+    duration_s: float,
+    records: Sequence[RequestRecord],
+    *,
+    opens: bool = False,
+    ramp_s: float = 0.0,
+    slo_s: Mapping[str, float] | None = None,
+) -> LevelSummary:
+    """Sum up one level, or with *opens* an open loop. Latencies and tokens come from completed streams; a stream that the client left gives its tokens only."""
     outcomes = Counter(record.outcome for record in records)
     whole = [record for record in records if record.outcome == "completed"]
-    steady = steady_spans(records)
+    steady = _arriving(records, ramp_s) if opens else steady_spans(records)
     steady_s = sum(end - begin for begin, end in steady)
     tokens = _tokens_within([record for record in records if record.outcome in ("completed", "cancelled")], steady)
     full = busy_curve((record.start_s, record.start_s + record.e2e_s) for record in records)
+    good = [record for record in whole if _keeps(record, slo_s)] if slo_s else None
+    asked = len(records) - outcomes["cancelled"]
     return LevelSummary(
         level=level,
         duration_s=round(duration_s, 3),
@@ -110,17 +132,77 @@ def summarise(level: int, duration_s: float, records: Sequence[RequestRecord]) -
         output_tok_per_s=round(tokens / steady_s, 3) if whole and steady_s > 0 else None,
         ttft_ms=quantiles(record.ttft_s for record in whole if record.ttft_s is not None),
         itl_ms=quantiles(gap for record in whole for gap in record.gaps_s),
-        tpot_ms=quantiles(
-            sum(record.gaps_s) / (record.n_tokens - 1) for record in whole if record.gaps_s and record.n_tokens > 1
-        ),
+        tpot_ms=quantiles(value for record in whole if (value := _tpot_s(record)) is not None),
         e2e_ms=quantiles(record.e2e_s for record in whole),
         achieved_concurrency=round(time_average(busy_curve(map(_live, records)), steady), 3),
         peak_concurrency=max((count for _, count in full), default=0),
         errors=dict(sorted(Counter(record.error for record in records if record.error is not None).items())),
+        tokens=sum(record.n_tokens for record in records),
+        steady_s=round(steady_s, 3),
+        requests_per_s=_rate(whole, steady),
+        slo_met=len(good) if good is not None else None,
+        slo_pct=round(100 * len(good) / asked, 2) if good is not None and asked else None,
+        goodput_req_per_s=_rate(good, steady) if good is not None else None,
+        sent_after_ms=quantiles(record.sent_after_s for record in records if record.sent_after_s is not None),
         stall_ages_s=tuple(
             record.stall_age_s for record in records if record.outcome == "stalled" and record.stall_age_s is not None
         ),
     )
+
+
+def doubts(level: LevelSummary) -> Iterator[str]:
+    """Why the figures of *level* may be the client's rather than the server's."""
+    long_enough = level.duration_s >= _JUDGED_S
+    if long_enough and level.client_cpu_s is not None and level.client_cpu_s > _BUSY_SHARE * level.duration_s:
+        share = 100 * level.client_cpu_s / level.duration_s
+        yield f"the client used {share:.0f} % of a core: it may have been the bottleneck; lower the load or share it out"
+    ttft = level.ttft_ms.mean
+    if level.client_lag_ms is not None and level.client_lag_ms > max(_LAG_MS, _LAG_SHARE * (ttft or 0.0)):
+        yield f"the client's event loop was {level.client_lag_ms:.1f} ms late in the mean: latencies hold that much of its own"
+    if level.server_tokens is not None and level.completed == level.requests:
+        apart = abs(level.server_tokens - level.tokens)
+        if apart > _APART_SHARE * max(level.tokens, level.server_tokens):
+            yield f"the server counted {level.server_tokens} tokens and the client {level.tokens}: somebody else uses it, or one of the two counts wrong"
+
+
+def _rate(records: Iterable[RequestRecord], within: Sequence[Span]) -> float | None:
+    """Requests a second within; one that is there in part counts for its part, so that the borders decide nothing."""
+    total = sum(end - begin for begin, end in within)
+    if total <= 0:
+        return None
+    begins, ends = [begin for begin, _ in within], [end for _, end in within]
+    count = 0.0
+    for record in records:
+        start, stop = _live(record)
+        touched = within[bisect_left(ends, start) : bisect_right(begins, stop)]
+        inside = sum(max(0.0, min(stop, end) - max(start, begin)) for begin, end in touched)
+        count += inside / (stop - start) if stop > start else 0.0
+    return round(count / total, 3)
+
+
+def _keeps(record: RequestRecord, slo_s: Mapping[str, float] | None) -> bool:
+    """Whether a completed request kept every bound; one without the figure did not."""
+    found = {
+        "ttft": record.ttft_s,
+        "itl": max(record.gaps_s, default=None),
+        "tpot": _tpot_s(record),
+        "e2e": record.e2e_s,
+    }
+    return all((value := found[name]) is not None and value <= bound for name, bound in (slo_s or {}).items())
+
+
+def _tpot_s(record: RequestRecord) -> float | None:
+    return sum(record.gaps_s) / (record.n_tokens - 1) if record.gaps_s and record.n_tokens > 1 else None
+
+
+def _arriving(records: Sequence[RequestRecord], ramp_s: float) -> list[Span]:
+    """An open loop is steady from one median latency after its ramp until its last arrival."""
+    lengths = sorted(record.e2e_s for record in records if record.outcome == "completed")
+    if not lengths:
+        return []
+    begin = min(record.start_s for record in records) + ramp_s + lengths[len(lengths) // 2]
+    end = max(record.start_s for record in records)
+    return [(begin, end)] if end > begin else []
 
 
 def _live(record: RequestRecord) -> Span:
@@ -131,10 +213,12 @@ def _live(record: RequestRecord) -> Span:
 def _tokens_within(records: Iterable[RequestRecord], within: Sequence[Span]) -> float:
     """Tokens that arrived within; where a chunk held several, each chunk counts for its share."""
     total = 0.0
+    begins, ends = [begin for begin, _ in within], [end for _, end in within]
     for record in records:
-        if record.ttft_s is None:
-            continue
-        arrivals = list(accumulate(record.gaps_s, initial=record.start_s + record.ttft_s))
-        inside = sum(any(begin <= at <= end for begin, end in within) for at in arrivals)
+        # An answer that was not streamed arrives at its end.
+        first = record.e2e_s if record.ttft_s is None else record.ttft_s
+        arrivals = list(accumulate(record.gaps_s, initial=record.start_s + first))
+        touched = within[bisect_left(ends, arrivals[0]) : bisect_right(begins, arrivals[-1])]
+        inside = sum(bisect_right(arrivals, end) - bisect_left(arrivals, begin) for begin, end in touched)
         total += inside * record.n_tokens / len(arrivals)
     return total

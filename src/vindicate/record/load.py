@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["LevelSummary", "LoadSummary", "Outcome", "Quantiles", "RequestRecord"]
+__all__ = ["SLO_NAMES", "LevelSummary", "LoadSummary", "Outcome", "Quantiles", "RequestRecord"]
 
+SLO_NAMES = ("ttft", "itl", "tpot", "e2e")
 Outcome = Literal["completed", "failed", "stalled", "truncated", "cancelled"]
 
 
@@ -14,8 +15,10 @@ class RequestRecord:
 
     Attributes:
         started_at: Wall clock, ISO 8601 UTC.
-        start_s: Since the run began, monotonic.
-        ttft_s: From just before the request was written to the first token's bytes at the socket.
+        start_s: Since the run began, monotonic: when the client meant to send it. With a schedule that is the scheduled time,
+            so that a late client or a full server cannot hide a wait (coordinated omission).
+        sent_after_s: From *start_s* until it was written: lateness of the schedule, and connecting.
+        ttft_s: From *start_s* to the first token's bytes at the socket; stamped at the read, before anything is parsed.
         gaps_s: Between token arrivals.
         outcome: ``stalled``: no byte for the stall limit; ``truncated``: the body ended without its protocol's end;
             ``cancelled``: the client itself left, as agents do; never counted as completed.
@@ -35,6 +38,7 @@ class RequestRecord:
     start_s: float
     outcome: Outcome
     e2e_s: float
+    sent_after_s: float | None = None
     ttft_s: float | None = None
     gaps_s: tuple[float, ...] = ()
     n_prompt_tokens: int | None = None
@@ -65,7 +69,17 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSummary:
-    """One concurrency level of a run."""
+    """One concurrency level of a run, or the whole of an open loop; docs/load.md defines each figure.
+
+    Attributes:
+        level: Streams at a time; 0 when a schedule decides.
+        steady_s: Length of the steady interval; rates are over it.
+        slo_met, slo_pct, goodput_req_per_s: Requests that kept every bound of `--slo`; a request without the figure, or broken, did not.
+        tokens, server_tokens: Tokens of all its requests as the client counts them; what the server's own counter grew by.
+        client_lag_ms: How late the client's event loop was in the mean.
+        client_error_ms: Mean error of its TTFT against a mock of known timing, where it was calibrated.
+        warnings: Why these figures may be the client's rather than the server's.
+    """
 
     level: int
     duration_s: float
@@ -86,6 +100,18 @@ class LevelSummary:
     peak_concurrency: int
     errors: dict[str, int] = field(default_factory=dict)
     stall_ages_s: tuple[float, ...] = ()
+    steady_s: float | None = None
+    requests_per_s: float | None = None
+    slo_met: int | None = None
+    slo_pct: float | None = None
+    goodput_req_per_s: float | None = None
+    sent_after_ms: Quantiles | None = None
+    server_tokens: int | None = None
+    tokens: int = 0
+    client_cpu_s: float | None = None
+    client_lag_ms: float | None = None
+    client_error_ms: float | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,11 +37,16 @@ def load_lines(summary: LoadSummary) -> list[str]:
     for level in summary.levels:
         if level.errors:
             kinds = ", ".join(f"{count} {kind}" for kind, count in level.errors.items())
-            lines.append(f"level {level.level}: {kinds}")
+            lines.append(f"{_name(level)}: {kinds}")
+        lines += [f"{_name(level)}: {warning}" for warning in level.warnings]
+        if level.slo_pct is not None:
+            lines.append(
+                f"{_name(level)}: {level.slo_met} requests kept the bounds ({level.slo_pct:g} %), {level.goodput_req_per_s or 0:g} a second"
+            )
         if level.stall_ages_s:
             ages = sorted(level.stall_ages_s, reverse=True)
             shown = ", ".join(f"{age:.1f} s" for age in ages[:8]) + (", …" if len(ages) > 8 else "")
-            lines.append(f"level {level.level}: {len(ages)} stalled streams, silent for {shown}")
+            lines.append(f"{_name(level)}: {len(ages)} stalled streams, silent for {shown}")
     if summary.simulated:
         lines.append("simulated: the server says that its figures are not those of a real card")
     if summary.ended_early is not None:
@@ -53,10 +58,14 @@ def load_lines(summary: LoadSummary) -> list[str]:
     return lines
 
 
+def _name(level: LevelSummary) -> str:
+    return f"level {level.level}" if level.level else "open loop"
+
+
 def _row(level: LevelSummary) -> tuple[str, ...]:
     wrong = f"{level.recall_failed}/{level.recall_asked}" if level.recall_asked else "-"
     return (
-        str(level.level),
+        str(level.level or "open"),
         str(level.requests),
         str(level.completed),
         str(level.failed),

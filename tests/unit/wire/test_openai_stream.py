@@ -101,3 +101,9 @@ def test_heartbeats_are_counted_apart_from_events():
     stream = OpenAIStream()
     stream.feed(b": ping\n\n" + delta(content="a"))
     assert (stream.n_comments, stream.n_events) == (1, 1)
+
+
+def test_brackets_nested_too_deep_are_garbage_and_no_crash():
+    stream = OpenAIStream()
+    assert stream.feed(data("[" * 10_000 + "]" * 10_000)) == 0
+    assert stream.garbage is not None
