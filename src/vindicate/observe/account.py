@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from vindicate.record.observation import Address, Connection, Listener, SocketSample
+from vindicate.observe.history import History, Seen, rows_of, thin
+from vindicate.record.observation import Address, Connection, Listener
 from vindicate.stack.http import OwnSockets
 from vindicate.stack.sockets import EndedSockets, InodeOwners, dump_table
 from vindicate.wire.sockdiag import (
@@ -18,73 +19,32 @@ from vindicate.wire.sockdiag import (
     SocketTable,
     address_text,
     is_remnant,
-    payload_received,
-    payload_sent,
+    picked,
 )
 
-__all__ = ["SocketAccount"]
+__all__ = ["SocketAccount", "settle_fin"]
 
-_ZERO_WINDOW_TIMER = 4  # idiag_timer: the zero window probe timer
-_ENDED = "CLOSE"  # a socket that the kernel has just destroyed
-_ENDED_STATE = STATES.index(_ENDED)
-_CLOSE_WAIT = STATES.index("CLOSE_WAIT")
-_MAX_CONNECTIONS = 4000
+_CLOSE = STATES.index("CLOSE")  # a socket that the kernel has just destroyed
+_MAX_CONNECTIONS = 40_000
 _MAX_SAMPLES = 4000
+_FEW_STRANGERS, _ALL_EVERY_S, _MOST_FILTERED = 500, 1.0, 48
 
 Ends = tuple[Address, Address]
+_Mask = npt.NDArray[np.bool_]
+_Numbers = npt.NDArray[np.int64]
 
-
-class _Seen(NamedTuple):
-    """A `SocketSample` in the making, and the look that saw it; a tuple, because there are many and few are kept."""
-
-    look: int
-    t_s: float
-    state: str
-    rx: int
-    tx: int
-    unread: int
-    unsent: int
-    last_rx_age_s: float | None
-    last_tx_age_s: float | None
-    retransmits: int
-    zero_window: bool
-    counted: bool
-    last_ack_age_s: float | None = None
-
-    def content(self) -> tuple[object, ...]:
-        """What tells one look from the next: all but times and ages."""
-        return (self.state, self.rx, self.tx, self.unread, self.unsent, self.retransmits, self.zero_window)
-
-    def sample(self) -> SocketSample:
-        """As it is recorded."""
-        return SocketSample(
-            t_s=self.t_s,
-            state=self.state,
-            rx=self.rx,
-            tx=self.tx,
-            unread=self.unread,
-            unsent=self.unsent,
-            last_rx_age_s=self.last_rx_age_s,
-            last_tx_age_s=self.last_tx_age_s,
-            retransmits=self.retransmits,
-            zero_window=self.zero_window,
-            counted=self.counted,
-            last_ack_age_s=self.last_ack_age_s,
-        )
+_BOOK = np.dtype([("alive", "?"), ("last_look", "i8"), ("inode", "i8")])
 
 
 @dataclass(slots=True)
 class _Track:
-    """One connection while the window runs."""
+    """One connection while the window runs; its looks are in the `History`, under its number."""
 
     local: Address
     remote: Address
     fresh: bool
     first_s: float
     pids: tuple[int, ...] = ()
-    seen: list[_Seen] = field(default_factory=list)
-    last_look: int = 0
-    closed: bool = False
 
     @property
     def ends(self) -> Ends:
@@ -96,13 +56,17 @@ class SocketAccount:
     """Keeps the connections that touch *ports* at either end, or that one of *pids* holds, from look to look.
 
     *pids* is a callable, because processes come and go while the window runs. Connections are told apart by the kernel's
-    cookie, so that two ends that are used again are two connections.
+    cookie, so that two ends that are used again are two connections; here each has a number.
+
+    On a host with many sockets of others the kernel is asked for those of the chain's ports only, and once a second for
+    all, to find what else the chain's processes hold; the ports of that are asked for from then on.
     """
 
     def __init__(
         self, ports: Iterable[int], pids: Callable[[], set[int]], *, own: OwnSockets, started: float | None = None
     ) -> None:
-        self.ports = np.array(sorted(set(ports)), dtype=np.uint16)
+        self.ports = frozenset(ports)
+        self._is_port = _ports_mask(self.ports)
         self.pids = pids
         self.own = own
         self.started = time.monotonic() if started is None else started
@@ -114,14 +78,24 @@ class SocketAccount:
         self.n_time_wait: int | None = None
         self.time_wait_to: dict[str, int] = {}
         self.cost_s = 0.0
-        self._live: dict[int, _Track] = {}
-        self._gone: dict[int, _Track] = {}
-        self._last_gone: dict[Ends, _Track] = {}
-        self._remnants: set[int] = set()
+        self.look_cost_s = 0.0  # of the latest look; the first, to which all is new, says nothing of the others
+        self._times_s = [0.0]  # by look, which are counted from 1
+        self._history = History()
+        self._tracks: list[_Track] = []
+        self._numbers: dict[int, int] = {}  # by cookie
+        self._last_numbered: tuple[npt.NDArray[np.uint64], _Numbers] = (np.zeros(0, np.uint64), np.zeros(0, np.int64))
+        self._book = np.zeros(256, _BOOK)  # by number
+        self._unowned: dict[int, int] = {}  # number → inode
+        self._last_gone: dict[Ends, int] = {}
+        self._remnants: set[tuple[int, int]] = set()  # cookie and state
         self._listeners: dict[
             tuple[Address, int], tuple[int, list[int]]
         ] = {}  # several may share an address (SO_REUSEPORT)
         self._names: dict[tuple[int, bytes], str] = {}
+        self._listening = _ports_mask(())
+        self._beside: frozenset[int] = frozenset()  # ports of connections that pass none of the chain's
+        self._n_strangers = 0
+        self._last_all_s = float("-inf")
 
     def look(self) -> None:
         """Dump the sockets once and note what belongs to the chain.
@@ -130,45 +104,72 @@ class SocketAccount:
             CannotError: The sockets of this host cannot be read.
 
         Cost:
-            One kernel dump, a vectorised choice of rows, and a few microseconds for each connection of the chain.
+            One kernel dump, and some array operations over its rows; microseconds for each connection that is new or ends.
         """
         begun = time.thread_time()
         t_s = round(time.monotonic() - self.started, 4)
         ended = self.ended.drain()
-        table = dump_table()
         self.n_looks += 1
-        if len(table) and not table["has_info"].any():
-            self.counted = False
-        self._count_time_wait(table)
-        listening = np.unique(table["sport"][table["state"] == LISTEN])
-        rows = table[self._chosen(table)]
+        self._times_s.append(t_s)
+        rows = self._chosen_rows(t_s)
         remnant = is_remnant(rows)
         is_listener = rows["state"] == LISTEN
-        self.owners.resolve(rows["inode"].tolist())
-        self._note_listeners(rows[is_listener])
-        self._note_ended(ended, listening, t_s)
-        self._note_connections(rows[~remnant & ~is_listener], listening, t_s)
-        self._note_remnants(rows[remnant], t_s)
-        for cookie in [cookie for cookie, track in self._live.items() if track.last_look < self.n_looks]:
-            self._end(cookie)
-        self.cost_s += time.thread_time() - begun
+        self._note_listeners(picked(rows, is_listener))
+        self._note_ended(ended)
+        self._note_connections(picked(rows, ~remnant & ~is_listener))
+        self._note_remnants(picked(rows, remnant))
+        book = self._book[: len(self._tracks)]
+        for number in np.flatnonzero(book["alive"] & (book["last_look"] < self.n_looks)).tolist():
+            self._end(number)
+        self._find_owners(rows["inode"][is_listener].tolist())
+        took_s = time.thread_time() - begun
+        self.cost_s += took_s
+        self.look_cost_s = took_s if self.n_looks > 1 else 0.0
 
-    def _chosen(self, table: SocketTable) -> npt.NDArray[np.bool_]:
-        """Rows with a port of the chain at either end, or held by a process of the chain."""
-        chosen = np.isin(table["sport"], self.ports) | np.isin(table["dport"], self.ports)
+    # ---- choosing ------------------------------------------------------------------------------------------------
+
+    def _chosen_rows(self, t_s: float) -> SocketTable:
+        """The rows of the chain; those of the others are counted at most."""
+        ports = self.ports | self._beside
+        filtered = (
+            self._n_strangers > _FEW_STRANGERS
+            and t_s - self._last_all_s < _ALL_EVERY_S
+            and len(ports) <= _MOST_FILTERED
+        )
+        table = dump_table(ports if filtered else ())
+        if len(table) and not table["has_info"].any():
+            self.counted = False
+        if not filtered:
+            self._last_all_s = t_s
+            self._listening = _ports_mask(table["sport"][table["state"] == LISTEN])
+            self._count_time_wait(table)
+        near = self._is_near(table)
+        chosen = near | self._is_held(table, ~near)
+        rows = picked(table, chosen)
+        if not filtered:
+            self._n_strangers = len(table) - len(rows)
+            beside = rows[~near[chosen]]
+            ours = self._listening[beside["sport"]]
+            self._beside = frozenset(np.where(ours, beside["sport"], beside["dport"]).tolist())
+        return rows
+
+    def _is_near(self, table: SocketTable) -> _Mask:
+        return np.asarray(self._is_port[table["sport"]] | self._is_port[table["dport"]])
+
+    def _is_held(self, table: SocketTable, among: _Mask) -> _Mask:
+        """Those *among* the rows that a process of the chain holds."""
         pids = self.pids()
-        if pids:
-            rest = table["inode"][~chosen & (table["inode"] != 0)].tolist()
-            self.owners.resolve_among(rest, pids)
-            held = [inode for inode in rest if not pids.isdisjoint(self.owners[inode])]
-            if held:
-                chosen |= np.isin(table["inode"], held)
-        return np.asarray(chosen)
+        inodes = table["inode"][among & (table["inode"] != 0)].tolist() if pids else []
+        if not inodes:
+            return np.zeros(len(table), np.bool_)
+        self.owners.resolve_among(inodes, pids)
+        held = [inode for inode in inodes if not pids.isdisjoint(self.owners[inode])]
+        return np.asarray(among & np.isin(table["inode"], held))
 
     def _count_time_wait(self, table: SocketTable) -> None:
-        waiting = table[table["state"] == TIME_WAIT]
+        waiting = picked(table, table["state"] == TIME_WAIT)
         self.n_time_wait = len(waiting)
-        near = waiting[np.isin(waiting["dport"], self.ports)]
+        near = waiting[self._is_port[waiting["dport"]]]
         ends, counts = np.unique(near[["family", "dst", "dport"]], return_counts=True)
         self.time_wait_to = {}
         for end, count in zip(ends, counts, strict=True):
@@ -189,6 +190,8 @@ class SocketAccount:
             self._address(family, row["dst"].tobytes(), int(row["dport"])),
         )
 
+    # ---- noting --------------------------------------------------------------------------------------------------
+
     def _note_listeners(self, rows: SocketTable) -> None:
         for row in rows:
             local, _ = self._ends(row)
@@ -197,158 +200,114 @@ class SocketAccount:
             waiting.append(int(row["rqueue"]))
             self._listeners[key] = (int(row["wqueue"]), waiting)
 
-    def _note_connections(self, rows: SocketTable, listening: Any, t_s: float) -> None:
-        passive = np.isin(rows["sport"], listening)
-        unread = rows["rqueue"].astype(np.int64)
-        unread -= (rows["state"] == _CLOSE_WAIT) & (unread > 0)  # the FIN stands in the queue too
-        counted = rows["has_bytes"]
-        columns = (
-            rows["cookie"].tolist(),
-            rows["inode"].tolist(),
-            rows["state"].tolist(),
-            np.where(counted, payload_received(rows), 0).tolist(),
-            np.where(counted, payload_sent(rows, passive), 0).tolist(),
-            unread.tolist(),
-            rows["wqueue"].tolist(),
-            (rows["last_data_recv"] / 1000).tolist(),
-            (rows["last_data_sent"] / 1000).tolist(),
-            rows["total_retrans"].tolist(),
-            (rows["timer"] == _ZERO_WINDOW_TIMER).tolist(),
-            counted.tolist(),
-            rows["has_info"].tolist(),
-            (rows["last_ack_recv"] / 1000).tolist(),
-        )
-        for index, row in enumerate(zip(*columns, strict=True)):
-            (
-                cookie,
-                inode,
-                state,
-                rx,
-                tx,
-                n_unread,
-                n_unsent,
-                rx_age,
-                tx_age,
-                again,
-                closed_window,
-                known,
-                info,
-                heard,
-            ) = row
-            track = self._live.get(cookie) or self._gone.get(cookie) or self._begin(cookie, rows[index], t_s)
-            if track is None:
-                continue
-            if track.closed and state != _ENDED_STATE:  # one dump had missed it
-                track.closed = False
-                self._live[cookie] = self._gone.pop(cookie)
-            track.last_look = self.n_looks
-            if inode:
-                track.pids = self.owners[inode] or track.pids
-            name = STATES[state] if state < len(STATES) else STATES[0]
-            if not info:
-                rx_age = tx_age = heard = None
-            track.seen.append(
-                _Seen(
-                    self.n_looks,
-                    t_s,
-                    name,
-                    rx,
-                    tx,
-                    n_unread,
-                    n_unsent,
-                    rx_age,
-                    tx_age,
-                    again,
-                    closed_window,
-                    known,
-                    heard,
-                )
-            )
+    def _note_connections(self, rows: SocketTable) -> None:
+        numbers = self._numbered(rows)
+        if len(numbers) and numbers.min() < 0:
+            rows, numbers = rows[numbers >= 0], numbers[numbers >= 0]
+        self._history.note(numbers, rows_of(rows, self._listening[rows["sport"]], self.n_looks))
+        self._book["alive"][numbers] |= rows["state"] != _CLOSE  # one dump may have missed it
+        self._book["last_look"][numbers] = self.n_looks
+        inodes = rows["inode"].astype(np.int64)
+        new = (inodes != 0) & (inodes != self._book["inode"][numbers])
+        self._book["inode"][numbers[new]] = inodes[new]
+        self._unowned.update(zip(numbers[new].tolist(), inodes[new].tolist(), strict=True))
 
-    def _begin(self, cookie: int, row: Any, t_s: float) -> _Track | None:
-        if len(self._live) + len(self._gone) >= _MAX_CONNECTIONS:
+    def _find_owners(self, listening: list[int]) -> None:
+        self.owners.resolve([*listening, *self._unowned.values()])
+        found = {number: pids for number, inode in self._unowned.items() if (pids := self.owners[inode])}
+        for number, pids in found.items():
+            self._tracks[number].pids = pids
+            del self._unowned[number]
+
+    def _numbered(self, rows: SocketTable) -> _Numbers:
+        """The number of each row's connection; below 0 where there are too many to keep."""
+        cookies = rows["cookie"]
+        if np.array_equal(cookies, self._last_numbered[0]):  # as a rule: the kernel keeps their order
+            return self._last_numbered[1]
+        numbers = [self._numbers.get(cookie, -1) for cookie in cookies.tolist()]
+        for index in [index for index, number in enumerate(numbers) if number < 0]:
+            numbers[index] = self._begin(rows[index])
+        self._last_numbered = (cookies, np.array(numbers, np.int64))
+        return self._last_numbered[1]
+
+    def _begin(self, row: Any) -> int:
+        number = len(self._tracks)
+        if number >= _MAX_CONNECTIONS:
             self.n_left_out += 1
-            return None
-        track = self._live[cookie] = _Track(*self._ends(row), fresh=self.n_looks > 1, first_s=t_s)
-        return track
+            return -1
+        if number == len(self._book):
+            self._book = np.concatenate([self._book, np.zeros_like(self._book)])
+        self._book["alive"][number] = True
+        self._numbers[int(row["cookie"])] = number
+        self._tracks.append(_Track(*self._ends(row), fresh=self.n_looks > 1, first_s=self._times_s[-1]))
+        return number
 
-    def _note_ended(self, rows: SocketTable, listening: Any, t_s: float) -> None:
+    def _note_ended(self, rows: SocketTable) -> None:
         """Give each connection that ended its last counters; those that lived between two looks appear here only."""
         if self.n_looks == 1 or not len(rows):
             return
-        near = np.isin(rows["sport"], self.ports) | np.isin(rows["dport"], self.ports)
-        known = np.array([*self._live, *self._gone], dtype=np.uint64)  # a notice may come after the dump that lacks it
-        rows = rows[near | np.isin(rows["cookie"], known)]
-        self._note_connections(rows, listening, t_s)
+        known = np.array([cookie in self._numbers for cookie in rows["cookie"].tolist()])
+        rows = rows[known | self._is_near(rows)]  # a notice may come after the dump that lacks it
+        self._note_connections(rows)
         for cookie in rows["cookie"].tolist():
-            if cookie in self._live:
-                self._end(cookie)
+            number = self._numbers.get(cookie)
+            if number is not None and self._book["alive"][number]:
+                self._end(number)
 
-    def _note_remnants(self, rows: SocketTable, t_s: float) -> None:
+    def _note_remnants(self, rows: SocketTable) -> None:
         """Give connections that this end closed their last state; of one that was never seen alive, that is all there is."""
-        for row in rows:
-            cookie, state = int(row["cookie"]), int(row["state"])
-            mark = cookie << 4 | state
+        for index, mark in enumerate(zip(rows["cookie"].tolist(), rows["state"].tolist(), strict=True)):
             if mark in self._remnants:
                 continue
             self._remnants.add(mark)
+            row, state = rows[index], mark[1]
             ends = self._ends(row)
-            track = self._last_gone.get(ends)
-            if track is None or not track.seen:
-                if self.n_looks == 1 or ends in self.own or self._begin(cookie, row, t_s) is None:
+            number = self._last_gone.get(ends, -1)
+            if number < 0:
+                if self.n_looks == 1 or ends in self.own or (number := self._begin(row)) < 0:
                     continue  # over before the window began, one of our own scrapes, or too many
-                track = self._end(cookie)
-                last = _Seen(self.n_looks, t_s, "", 0, 0, 0, 0, None, None, 0, zero_window=False, counted=False)
-            else:
-                last = track.seen[-1]
-            if last.state != STATES[state]:
-                track.seen.append(
-                    last._replace(
-                        look=self.n_looks,
-                        t_s=t_s,
-                        state=STATES[state],
-                        last_rx_age_s=None,
-                        last_tx_age_s=None,
-                        last_ack_age_s=None,
-                    )
-                )
+                self._end(number)
+            self._history.note_state(number, state, self.n_looks)
 
-    def _end(self, cookie: int) -> _Track:
-        track = self._live.pop(cookie)
-        track.closed = True
-        self._gone[cookie] = track
-        self._last_gone[track.ends] = track
-        return track
+    def _end(self, number: int) -> None:
+        self._book["alive"][number] = False
+        self._last_gone[self._tracks[number].ends] = number
+        self._unowned.pop(number, None)
 
     def close(self) -> None:
         """Stop listening for sockets that end."""
         self.ended.close()
 
+    # ---- telling -------------------------------------------------------------------------------------------------
+
     def connected_to(self, port: int) -> set[int]:
         """Processes that have, or had, a connection of their own to *port*."""
-        tracks = [*self._gone.values(), *self._live.values()]
-        return {pid for track in tracks if track.remote.port == port for pid in track.pids}
+        return {pid for track in self._tracks if track.remote.port == port for pid in track.pids}
 
     def connections(self) -> tuple[Connection, ...]:
         """What was seen, in order of first sight.
 
         Looks between two equal ones are left out (nothing moved); with very many connections, all keep the same few looks.
         """
-        tracks = sorted([*self._gone.values(), *self._live.values()], key=lambda track: track.first_s)
-        _settle_fins(tracks)
-        every = max(1, -(-self.n_looks // max(4, _MAX_SAMPLES // max(1, len(tracks)))))
+        looks = self._history.of_each(len(self._tracks), self._times_s)
+        seen_of = {track.ends: looks[number] for number, track in enumerate(self._tracks)}
+        for track, seen in zip(self._tracks, looks, strict=True):
+            settle_fin(seen, seen_of.get((track.remote, track.local)))
+        every = max(1, -(-self.n_looks // max(4, _MAX_SAMPLES // max(1, len(self._tracks)))))
         return tuple(
             Connection(
                 id=f"c{number}",
                 local=track.local,
                 remote=track.remote,
                 pids=track.pids,
-                samples=tuple(seen.sample() for seen in _thin(track.seen, every)),
-                closed=track.closed,
+                samples=tuple(one.sample() for one in thin(seen, every)),
+                closed=not alive,
                 fresh=track.fresh,
                 ours=track.ends in self.own,
             )
-            for number, track in enumerate((track for track in tracks if track.seen), 1)
+            for number, (track, seen, alive) in enumerate(
+                zip(self._tracks, looks, self._book["alive"].tolist(), strict=False), 1
+            )
         )
 
     def listeners(self) -> tuple[Listener, ...]:
@@ -359,36 +318,25 @@ class SocketAccount:
         )
 
 
-def _settle_fins(tracks: list[_Track]) -> None:
-    """Take the peer's FIN out of the last count of connections that ended.
+def _ports_mask(ports: Any) -> _Mask:
+    """Which of all port numbers are among *ports*."""
+    mask = np.zeros(1 << 16, np.bool_)
+    mask[np.fromiter(ports, np.int64)] = True
+    return mask
+
+
+def settle_fin(seen: list[Seen], peer: list[Seen] | None) -> None:
+    """Take the peer's FIN out of the last count of a connection that ended.
 
     What the other end sent is exact, so where it is on this host too it decides. Where it is not: an end that closed first is
     cut off by the kernel before the other's FIN comes (it leaves a remnant), one that closed second has counted it.
     """
-    by_ends = {track.ends: track for track in tracks}
-    for track in tracks:
-        at = next((index for index, seen in enumerate(track.seen) if seen.state == _ENDED), None)
-        if at is None:
-            continue
-        end = track.seen[at]
-        peer = by_ends.get((track.remote, track.local))
-        sent = peer.seen[-1] if peer is not None and peer.seen else None
-        closed_second = at == len(track.seen) - 1
-        fin = end.rx == sent.tx + 1 if sent is not None and sent.counted else closed_second and end.rx > 0
-        if fin:
-            track.seen[at:] = [
-                seen._replace(rx=seen.rx - 1, unread=max(0, seen.unread - 1)) for seen in track.seen[at:]
-            ]
-
-
-def _thin(all_seen: list[_Seen], every: int) -> list[_Seen]:
-    """First, last, and of the others those of each *every*-th look that differ from a neighbour; changes of state stay."""
-    kept = []
-    for index, seen in enumerate(all_seen):
-        if 0 < index < len(all_seen) - 1:
-            before, after = all_seen[index - 1], all_seen[index + 1]
-            moved = before.content() != seen.content() or seen.content() != after.content()
-            if before.state == seen.state and not (moved and seen.look % every == 0):
-                continue
-        kept.append(seen)
-    return kept
+    at = next((index for index, one in enumerate(seen) if one.state == _CLOSE), None)
+    if at is None:
+        return
+    end = seen[at]
+    sent = peer[-1] if peer else None
+    closed_second = at == len(seen) - 1
+    fin = end.rx == sent.tx + 1 if sent is not None and sent.counted else closed_second and end.rx > 0
+    if fin:
+        seen[at:] = [one._replace(rx=one.rx - 1, unread=max(0, one.unread - 1)) for one in seen[at:]]

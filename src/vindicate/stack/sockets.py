@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from vindicate.wire.sockdiag import (
     address_text,
     decode,
     empty_table,
+    joined,
     payload_received,
     payload_sent,
     request,
@@ -31,7 +33,7 @@ __all__ = ["EndedSockets", "InodeOwners", "RawSocket", "dump_sockets", "dump_tab
 
 _NETLINK_SOCK_DIAG = 4
 _SO_RCVBUFFORCE = 33
-_BUFFER = 1 << 18
+_BUFFER, _MOST_READ = 1 << 20, 1 << 16  # the kernel writes at most 32 KiB of a dump at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def dump_table(ports: Iterable[int] = ()) -> SocketTable:
         CannotError: Neither can be read.
     """
     try:
-        return np.concatenate([_dump(family, tuple(ports)) for family in (socket.AF_INET, socket.AF_INET6)])
+        return joined(_dump(family, tuple(ports)) for family in (socket.AF_INET, socket.AF_INET6))
     except (OSError, SockDiagError):
         return _proc_table()
 
@@ -88,11 +90,16 @@ def _dump(family: int, ports: tuple[int, ...]) -> SocketTable:
 def _ask(message: bytes) -> SocketTable:
     reader = DumpReader()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
-        link.settimeout(2.0)
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        # Not settimeout(): that would poll before each of some hundred reads.
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 2, 0))
         link.send(message)
+        buffer = np.empty(_BUFFER, np.uint8).data
         while not reader.done:
-            reader.feed(link.recv(_BUFFER))
+            filled = link.recv_into(buffer)
+            with contextlib.suppress(BlockingIOError):  # the more messages are decoded together, the less each costs
+                while filled <= _BUFFER - _MOST_READ:
+                    filled += link.recv_into(buffer[filled:], 0, socket.MSG_DONTWAIT)
+            reader.feed(buffer[:filled])
     return reader.table()
 
 
@@ -110,7 +117,7 @@ def _proc_table() -> SocketTable:
         raise CannotError(
             f"the sockets of this host cannot be read: {problem}", remedy="vindicate diagnose needs Linux with /proc"
         ) from problem
-    return np.concatenate(rows) if rows else empty_table()
+    return joined(rows)
 
 
 def _proc_row(words: list[str], family: int) -> SocketTable:
@@ -193,7 +200,7 @@ class EndedSockets:
 
     def drain(self) -> SocketTable:
         """The sockets that ended since the last call; *lost* is set when there were more than the queue holds."""
-        tables: list[SocketTable] = [empty_table()]
+        tables: list[SocketTable] = []
         while self._link is not None:
             try:
                 tables.append(decode(self._link.recv(_BUFFER)))
@@ -201,7 +208,7 @@ class EndedSockets:
                 break
             except (OSError, SockDiagError):  # ENOBUFS: the queue was full
                 self.lost = True
-        return np.concatenate(tables)
+        return joined(tables)
 
     def close(self) -> None:
         """Stop listening."""
@@ -220,7 +227,8 @@ class InodeOwners:
         self._owners: dict[int, tuple[int, ...]] = {}
         self._tried: set[int] = set()
         self._full_every_s = full_every_s
-        self._last_full = float("-inf")
+        self._missed: set[int] = set()  # not held by a process that held others
+        self._next_near = self._next_full = 0.0
         self._unreadable = False
 
     @property
@@ -233,41 +241,68 @@ class InodeOwners:
         return self._owners.get(inode, ())
 
     def resolve(self, inodes: Iterable[int]) -> None:
-        """Look for the holders of those *inodes* that are new."""
+        """Look for the holders of those *inodes* that are new.
+
+        Cost:
+            Some microseconds for each open file of the processes searched; a search is put off until nine times as long as
+            the one before it took has gone by.
+        """
         wanted = {inode for inode in inodes if inode and not self._owners.get(inode)}
-        if not wanted:
+        new = wanted - self._missed
+        begun = time.monotonic()
+        if wanted and begun >= self._next_full:
+            self._search(wanted, {int(name) for name in os.listdir("/proc") if name.isdigit()})
+            self._next_full = max(begun + self._full_every_s, _rested(begun))
+        elif new and begun >= self._next_near:
+            self._search(new, {pid for pids in self._owners.values() for pid in pids})
+            self._next_near = _rested(begun)
+        else:
             return
-        near = {pid for pids in self._owners.values() for pid in pids}
-        wanted -= self._search(wanted, near)
-        if wanted and time.monotonic() - self._last_full >= self._full_every_s:
-            self._last_full = time.monotonic()
-            every = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-            self._search(wanted, every)
+        self._missed |= wanted
 
     def resolve_among(self, inodes: Iterable[int], pids: set[int]) -> None:
-        """Look for the holders of those *inodes* that are new, in *pids* only; each inode is looked for once."""
-        wanted = {inode for inode in inodes if inode and inode not in self._owners and inode not in self._tried}
-        if wanted:
+        """Look for the holders of those *inodes* that are new, in *pids* only; each inode is looked for once.
+
+        Cost:
+            As `resolve`.
+        """
+        wanted = {inode for inode in inodes if inode not in self._owners and inode not in self._tried}
+        begun = time.monotonic()
+        if wanted and begun >= self._next_near:
             self._tried |= wanted - self._search(wanted, pids)
+            self._next_near = _rested(begun)
 
     def _search(self, wanted: set[int], pids: set[int]) -> set[int]:
         found: dict[int, list[int]] = {}
         for pid in sorted(pids):
-            folder = f"/proc/{pid}/fd"
             try:
-                names = os.listdir(folder)
+                held = _socket_inodes(pid)
             except PermissionError:
                 self._unreadable = True
                 continue
             except OSError:
                 continue
-            for name in names:
-                with contextlib.suppress(OSError):
-                    link = os.readlink(f"{folder}/{name}")
-                    if link.startswith("socket:["):
-                        inode = int(link[8:-1])
-                        if inode in wanted and pid not in found.setdefault(inode, []):
-                            found[inode].append(pid)
-        hits = {inode: tuple(holders) for inode, holders in found.items() if holders}
-        self._owners.update(hits)
-        return set(hits)
+            for inode in held & wanted:
+                found.setdefault(inode, []).append(pid)
+        self._owners.update({inode: tuple(holders) for inode, holders in found.items()})
+        return set(found)
+
+
+def _rested(begun: float) -> float:
+    """When to search again after a search that began at *begun* and has just ended: so that searching takes a tenth of the time."""
+    now = time.monotonic()
+    return now + 9 * (now - begun)
+
+
+def _socket_inodes(pid: int) -> set[int]:
+    folder = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        inodes = set()
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                link = os.readlink(name, dir_fd=folder)
+                if link.startswith("socket:["):
+                    inodes.add(int(link[8:-1]))
+        return inodes
+    finally:
+        os.close(folder)

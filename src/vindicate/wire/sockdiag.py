@@ -3,8 +3,17 @@
 Layouts: Linux `include/uapi/linux/netlink.h`, `sock_diag.h`, `inet_diag.h` and `tcp.h` (these are kernel ABI: fields are
 only ever added at the end of `struct tcp_info`). A shorter one, of an older kernel, leaves the missing columns 0 and
 unsets their `has_…` column; a longer one is cut. Messages of equal length are decoded together, as one array.
+
+A message, in bytes from its start; all numbers but the two ports are in the host's byte order:
+
+      0  struct nlmsghdr        length u32, type u16, flags u16, sequence u32, port id u32
+     16  struct inet_diag_msg   family, state, timer, retrans u8; 20 struct inet_diag_sockid: ports be16, addresses 4 be32
+                                each, interface u32, cookie 2 u32; 68 expires, 72 rqueue, 76 wqueue, 80 uid, 84 inode u32
+     88  struct nlattr …        length u16 (with these four bytes), type u16, payload, padded to four; of type INET_DIAG_INFO
+                                the payload is struct tcp_info, whose offsets stand in `_INFO_FIELDS`
 """
 
+import functools
 import ipaddress
 import struct
 from collections.abc import Iterable
@@ -27,8 +36,10 @@ __all__ = [
     "decode",
     "empty_table",
     "is_remnant",
+    "joined",
     "payload_received",
     "payload_sent",
+    "picked",
     "port_filter",
     "request",
 ]
@@ -83,10 +94,7 @@ _MESSAGE_FIELDS: dict[str, tuple[str, int]] = {
 }
 # … and in `struct tcp_info`, from its start:
 _INFO_FIELDS: dict[str, tuple[str, int]] = {
-    "info_state": (
-        "u1",
-        0,
-    ),  # read together with the counters, under the socket's lock; "state" is read a moment before
+    "info_state": ("u1", 0),  # read with the counters, under the socket's lock; "state" is read a moment before
     "unacked": ("u4", 24),
     "last_data_sent": ("u4", 44),
     "last_data_recv": ("u4", 52),
@@ -99,7 +107,8 @@ _INFO_FIELDS: dict[str, tuple[str, int]] = {
 }
 _COLUMNS = np.dtype(
     [(name, kind.lstrip(">")) for name, (kind, _) in (_MESSAGE_FIELDS | _INFO_FIELDS).items()]
-    + [("has_info", "?"), ("has_bytes", "?"), ("has_sent", "?")]
+    + [("has_info", "?"), ("has_bytes", "?"), ("has_sent", "?")],
+    align=True,
 )
 
 
@@ -122,6 +131,21 @@ def empty_table(n_rows: int = 0) -> SocketTable:
     and ``has_info``, ``has_bytes``, ``has_sent``: which parts of tcp_info the kernel gave.
     """
     return np.zeros(n_rows, dtype=_COLUMNS)
+
+
+def joined(tables: Iterable[SocketTable]) -> SocketTable:
+    """The rows of all *tables* in one; as bytes, because numpy joins records field by field, which takes 25 times as long."""
+    parts = [table.view(f"V{_COLUMNS.itemsize}") for table in tables]
+    if not parts:
+        return empty_table()
+    whole: SocketTable = (parts[0] if len(parts) == 1 else np.concatenate(parts)).view(_COLUMNS)
+    return whole
+
+
+def picked(table: SocketTable, which: npt.NDArray[np.bool_]) -> SocketTable:
+    """The rows *which* of *table*; as bytes, like `joined`."""
+    rows: SocketTable = table.view(f"V{_COLUMNS.itemsize}")[which].view(_COLUMNS)
+    return rows
 
 
 def request(family: int, *, sequence: int = 1, states: int = 0xFFF, ports: Iterable[int] = ()) -> bytes:
@@ -158,7 +182,7 @@ def port_filter(ports: Iterable[int]) -> bytes:
 
 
 class DumpReader:
-    """Takes the buffers of one dump as they are read, and decodes them together.
+    """Takes the buffers of one dump as they are read, each with whole messages, and decodes them.
 
     Attributes:
         done: The kernel has said that this was all.
@@ -168,61 +192,86 @@ class DumpReader:
     def __init__(self) -> None:
         self.done = False
         self.interrupted = False
-        self._buffers: list[bytes] = []
-        self._size = 0
-        self._offsets: dict[int, list[int]] = {}  # by message length
+        self._tables: list[SocketTable] = []
 
-    def feed(self, data: bytes) -> None:
-        """Take one buffer.
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take one buffer; it may be used again afterwards.
 
         Raises:
             NetlinkRefusedError: The kernel refused the request.
             SockDiagError: The bytes are cut short or mean nothing.
 
         Cost:
-            One step of a loop for each message; the fields are read in `table`.
+            A few array operations over the buffer; one step of a loop for each message that follows one of another kind.
         """
         if len(data) % 4:
             raise SockDiagError(f"{len(data)} bytes, and messages come in fours")
-        words = memoryview(data).cast("I")
+        words = memoryview(data).cast("B").cast("I")
+        places = _sockets_ahead(np.frombuffer(data, np.uint32))
+        singles: list[int] = []
         here, end = 0, len(words)
+        if len(places):
+            self.interrupted |= bool(words[1] >> 16 & _NLM_F_DUMP_INTR)
+            here = int(places[-1]) + _n_words(words[int(places[-1])])
         while here < end and not self.done:
             length = words[here]
-            step = (length + 3) >> 2
-            if length < _HEADER.size or step > end - here:
+            if length < _HEADER.size or _n_words(length) > end - here:
                 raise SockDiagError(f"a message says it has {length} bytes; {4 * (end - here)} are there")
             kind, flags = words[here + 1] & 0xFFFF, words[here + 1] >> 16
-            if flags & _NLM_F_DUMP_INTR:
-                self.interrupted = True
+            self.interrupted |= bool(flags & _NLM_F_DUMP_INTR)
             if kind == _SOCK_DIAG_BY_FAMILY:
-                self._offsets.setdefault(length, []).append(self._size + 4 * here)
+                singles.append(here)
             elif kind == _NLMSG_DONE:
                 self.done = True
             elif kind == _NLMSG_ERROR:
-                self._refuse(data, 4 * here, length)
-            here += step
-        self._buffers.append(data)
-        self._size += len(data)
+                self._refuse(words, here, length)
+            here += _n_words(length)
+        self._decode(data, np.concatenate([places, np.array(singles, np.int64)]))
 
-    def _refuse(self, data: bytes, at: int, length: int) -> None:
+    def _decode(self, data: bytes | memoryview, places: npt.NDArray[np.int64]) -> None:
+        """Decode the messages that begin at the words *places*, those of each length together."""
+        lengths = np.frombuffer(data, np.uint32)[places]
+        for length in np.unique(lengths).tolist():
+            n_bytes = 4 * _n_words(length)
+            # A message could begin at every word; of all these, take those that do.
+            any_message = np.ndarray(((len(data) - n_bytes) // 4 + 1,), f"V{n_bytes}", data, strides=(4,))
+            chosen = any_message[places[lengths == length]]
+            self._tables.append(_rows(chosen.view(np.uint8).reshape(-1, n_bytes), length))
+
+    def _refuse(self, words: memoryview, at: int, length: int) -> None:
         if length < _HEADER.size + 4:
             raise SockDiagError("an error message without a number")
-        number = -struct.unpack_from("=i", data, at + _HEADER.size)[0]
+        number = -struct.unpack_from("=i", words, 4 * at + _HEADER.size)[0]
         if number:
             raise NetlinkRefusedError(number)
         self.done = True
 
     def table(self) -> SocketTable:
-        """All sockets so far, grouped by the length of their message.
+        """All sockets so far; those of one buffer are grouped by the length of their message."""
+        return joined(self._tables)
 
-        Raises:
-            SockDiagError: A message is too short for a socket, or its attributes do not fit into it.
-        """
-        raw = np.frombuffer(b"".join(self._buffers), np.uint8)
-        tables = [
-            _rows(raw[np.array(offsets)[:, None] + np.arange(length)]) for length, offsets in self._offsets.items()
-        ]
-        return np.concatenate(tables) if tables else empty_table()
+
+def _n_words(length: int) -> int:
+    """Four-byte words that a message or attribute of *length* bytes takes: both are padded (NLMSG_ALIGN, NLA_ALIGN)."""
+    return (length + 3) >> 2
+
+
+def _sockets_ahead(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """Where the first messages of the buffer begin, as far as they are sockets and have the first's type, flags, sequence and port.
+
+    A message's place follows from the length of the one before, which is a walk. Here all places that look like such a
+    header are found at once; as each of those that are kept begins where the one before ends, they are the walk's.
+    """
+    none = np.zeros(0, np.int64)
+    if len(words) < _ATTRIBUTES // 4 or words[1] & 0xFFFF != _SOCK_DIAG_BY_FAMILY:
+        return none
+    alike = (words[1:-2] == words[1]) & (words[2:-1] == words[2]) & (words[3:] == words[3])
+    places = np.flatnonzero(alike)
+    lengths = words[places].astype(np.int64)
+    ends = places + (lengths + 3 >> 2)
+    fits = (lengths >= _HEADER.size) & (ends <= len(words))
+    fits[1:] &= ends[:-1] == places[1:]
+    return none if not len(fits) else places if fits.all() else places[: int(fits.argmin())]
 
 
 def decode(data: bytes) -> SocketTable:
@@ -237,30 +286,28 @@ def decode(data: bytes) -> SocketTable:
     return reader.table()
 
 
-def _rows(block: npt.NDArray[np.uint8]) -> SocketTable:
-    """Decode messages of equal length, one a row of *block*; those whose attributes stand elsewhere than in the first, apart."""
-    length = block.shape[1]
+def _rows(block: npt.NDArray[np.uint8], length: int) -> SocketTable:
+    """Decode messages of equal length, one a row of *block*; at each turn those whose attributes stand as in the first of them."""
     if length < _ATTRIBUTES:
         raise SockDiagError(f"a socket of {length} bytes; at least {_ATTRIBUTES} expected")
-    info_at, info_len, heads = _find_info(block[0].tobytes())
-    alike = (block[:, heads] == block[0, heads]).all(axis=1)
-    if not alike.all():
-        return np.concatenate([_rows(block[alike]), _rows(block[~alike])])
+    tables = []
+    while len(block):
+        info_at, info_len, heads = _find_info(block[0, :length].tobytes())
+        words = block.view(np.uint32)
+        alike = (words[:, heads] == words[0, heads]).all(axis=1)
+        every = alike.all()
+        tables.append(_alike(block if every else block[alike], info_at, info_len))
+        block = block[:0] if every else block[~alike]
+    return joined(tables)
+
+
+def _alike(block: npt.NDArray[np.uint8], info_at: int, info_len: int) -> SocketTable:
+    """Decode messages whose `tcp_info` stands at the same place."""
     table = empty_table(len(block))
-    known = {
-        name: (kind, info_at + at)
-        for name, (kind, at) in _INFO_FIELDS.items()
-        if at + np.dtype(kind).itemsize <= info_len
-    }
-    fields = _MESSAGE_FIELDS | known
-    layout: Any = {
-        "names": list(fields),
-        "formats": [kind for kind, _ in fields.values()],
-        "offsets": [at for _, at in fields.values()],
-        "itemsize": length,
-    }
-    rows = np.ndarray((len(block),), np.dtype(layout), np.ascontiguousarray(block).data)
-    for name in fields:
+    layout = _layout(block.shape[1], info_at, info_len)
+    rows = block.view(layout)[:, 0]
+    known = layout.names or ()
+    for name in known:
         table[name] = rows[name]
     table["has_info"] = "last_data_recv" in known
     table["has_bytes"] = "bytes_received" in known
@@ -268,18 +315,36 @@ def _rows(block: npt.NDArray[np.uint8]) -> SocketTable:
     return table
 
 
+@functools.lru_cache(maxsize=64)  # a kernel writes a few layouts only
+def _layout(n_bytes: int, info_at: int, info_len: int) -> np.dtype[np.void]:
+    """Where the columns stand in a message of *n_bytes*; those that lie past the end of its `tcp_info` are left out."""
+    fields = _MESSAGE_FIELDS | {
+        name: (kind, info_at + at)
+        for name, (kind, at) in _INFO_FIELDS.items()
+        if at + np.dtype(kind).itemsize <= info_len
+    }
+    layout: Any = {
+        "names": list(fields),
+        "formats": [kind for kind, _ in fields.values()],
+        "offsets": [at for _, at in fields.values()],
+        "itemsize": n_bytes,
+    }
+    dtype: np.dtype[np.void] = np.dtype(layout)
+    return dtype
+
+
 def _find_info(message: bytes) -> tuple[int, int, list[int]]:
-    """Offset and length of the tcp_info payload, length 0 when there is none; and the offsets of all attribute headers' bytes."""
+    """Offset and length of the tcp_info payload, length 0 when there is none; and which words are attributes' heads."""
     at, info_at, info_len = _ATTRIBUTES, 0, 0
     heads: list[int] = []
     while at + 4 <= len(message):
         size, kind = struct.unpack_from("=HH", message, at)
         if size < 4 or at + size > len(message):
             raise SockDiagError(f"an attribute says it has {size} bytes; {len(message) - at} are there")
-        heads.extend(range(at, at + 4))
+        heads.append(at // 4)
         if kind & 0x3FFF == _INET_DIAG_INFO:
             info_at, info_len = at + 4, size - 4
-        at += (size + 3) & ~3
+        at += 4 * _n_words(size)
     return info_at, info_len, heads
 
 

@@ -193,3 +193,29 @@ def test_damaged_messages_are_refused_or_read_and_never_crash(at, noise, size):
     except SockDiagError:
         pass
     assert STATES[10] == "LISTEN"
+
+
+def test_long_and_short_messages_that_take_turns_are_all_read():
+    turns = b"".join(
+        message(sport=n, info=tcp_info(bytes_received=n)) + message(sport=n, state=6) * (n % 3) for n in range(1, 1500)
+    )
+    table = decode(turns)
+    assert len(table) == 1499 + sum(n % 3 for n in range(1, 1500))
+    full = table[table["has_info"]]
+    assert full["sport"].tolist() == full["bytes_received"].tolist() == list(range(1, 1500))
+
+
+def test_as_many_layouts_as_messages_are_read_without_end_of_the_stack():
+    extra = [struct.pack("=HH", 4, n) for n in range(100, 1400)]  # an empty attribute of another kind in each
+    table = decode(b"".join(message(extra=one, info=tcp_info(bytes_received=5)) for one in extra))
+    assert (table["bytes_received"] == 5).all()
+    assert len(table) == 1300
+
+
+@given(st.lists(st.sampled_from([message(info=tcp_info()), message(), DONE[:16]]), max_size=30), st.data())
+@settings(max_examples=200, deadline=None)
+def test_messages_cut_at_any_byte_are_refused_or_read(parts, data):
+    whole = b"".join(parts)
+    cut = data.draw(st.integers(0, len(whole)))
+    with contextlib.suppress(SockDiagError):
+        assert len(decode(whole[:cut])) <= len(parts)
