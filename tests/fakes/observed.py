@@ -1,8 +1,9 @@
-"""Small real servers to be observed. Usage: observed.py MODE [--upstream PORT] [--life S] [--arg TEXT]; prints `listening on PORT`.
+"""Small real servers to be observed. Usage: observed.py MODE [--upstream PORT] [--also PORT…] [--life S] [--arg TEXT]…; prints `listening on PORT`.
 
-relay     passes whole connections on to --upstream, byte for byte
+relay     passes whole connections on to --upstream, byte for byte; tells --also PORT of each request, as tracing does
+pusher    a collector of what others push: takes it, says OK, and keeps the connection
 engine    /v1/models, /metrics (sglang names), /model_info, /server_info with secrets, streamed chat; --arg prefill|decode: that role
-stall     as engine, but a chat stops after two tokens
+stall     as engine, but a chat stops after two tokens; ping: it is heartbeats and nothing else
 silent    accepts and never says a word
 endless   answers everything with a body that never ends
 huge      answers everything with 200 MB
@@ -15,6 +16,7 @@ hello     plain 404s
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -48,6 +50,10 @@ async def sse(writer, event):
 
 async def chat(writer, body, mode):
     writer.write(head(200, "text/event-stream"))
+    while mode == "ping":
+        writer.write(b"8\r\n: ping\n\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
     for n in range(min(body.get("max_tokens") or 16, 64)):
         if mode == "stall" and n == 2:
             await asyncio.sleep(3600)
@@ -69,7 +75,8 @@ async def engine(reader, writer, options):
     elif path == "/v1/models":
         await plain(writer, json.dumps({"object": "list", "data": [{"id": "tiny"}]}))
     elif path == "/metrics":
-        await plain(writer, PAGE, kind="text/plain")
+        workers = "".join(f'smg_worker_health{{worker="http://127.0.0.1:{port}"}} 1\n' for port in options.also)
+        await plain(writer, workers or PAGE, kind="text/plain")
     elif path == "/model_info":
         await plain(writer, json.dumps({"model_path": "tiny", "disaggregation_mode": options.arg or "null"}))
     elif path == "/server_info":
@@ -91,12 +98,42 @@ async def engine(reader, writer, options):
         await plain(writer, "{}", 200 if path == "/health" else 404)
 
 
+async def tell(port, size):
+    """One short-lived call that says how large a request was."""
+    with contextlib.suppress(OSError):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b'{"request": %d}' % size)
+        await writer.drain()
+        writer.close()
+
+
+async def keep_calling(port):
+    """A connection that stays, and a small write every 20 ms: a metrics pusher's."""
+    while True:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            while True:
+                writer.write(b"PING\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)
+
+
+async def collect(reader, writer, options):
+    while data := await reader.read(4096):
+        if b"HTTP/1" in data:
+            print("asked", flush=True)
+        writer.write(b"+PONG\r\n")
+
+
 async def relay(reader, writer, options):
     other_reader, other_writer = await asyncio.open_connection("127.0.0.1", options.upstream)
 
     async def pump(source, target):
         try:
             while data := await source.read(65536):
+                for port in options.also if source is reader else ():
+                    await tell(port, len(data))
                 target.write(data)
                 await target.drain()
         except ConnectionError:
@@ -135,7 +172,9 @@ async def hostile(reader, writer, options):
 
 
 async def main(options):
-    play = {"engine": engine, "stall": engine, "relay": relay}.get(options.mode, hostile)
+    play = {"engine": engine, "stall": engine, "ping": engine, "relay": relay, "pusher": collect}.get(
+        options.mode, hostile
+    )
 
     async def connection(reader, writer):
         try:
@@ -149,16 +188,24 @@ async def main(options):
         listener = socket.create_server(("127.0.0.1", 0), backlog=4)
         options.port = listener.getsockname()[1]
     else:
-        server = await asyncio.start_server(connection, "127.0.0.1", 0, backlog=512)
+        server = await asyncio.start_server(connection, options.host, options.port, backlog=512)
         options.port = server.sockets[0].getsockname()[1]
     print(f"listening on {options.port}", flush=True)
+    pushing = [asyncio.ensure_future(keep_calling(port)) for port in options.push]
     await asyncio.sleep(options.life)
+    del pushing
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("mode")
     parser.add_argument("--upstream", type=int)
+    parser.add_argument("--also", type=int, nargs="*", default=[])
+    parser.add_argument("--push", type=int, nargs="*", default=[])
+    parser.add_argument("--served-model-name")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--config")
+    parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--life", type=float, default=50)
     parser.add_argument("--arg", default="")
     parser.add_argument("--api-key", default="")

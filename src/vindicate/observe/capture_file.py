@@ -4,17 +4,38 @@ import contextlib
 import gzip
 import os
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from vindicate.errors import CannotError, MisuseError
-from vindicate.record.observation import Capture
+from vindicate.record.observation import Capture, MetricValue
+from vindicate.redact import redact_json
 
-__all__ = ["SCHEMA", "load_capture", "save_capture"]
+__all__ = ["SCHEMA", "load_capture", "save_capture", "without_secrets"]
 
 SCHEMA = "vindicate.capture/1"
 _LIMIT = 256_000_000
+_Labels = tuple[tuple[str, str], ...]
+
+
+def without_secrets(capture: Capture) -> Capture:
+    """*capture* with all that looks like a secret blanked out: URLs, model names, metric labels, answers."""
+    known: dict[_Labels, _Labels] = {}  # a page repeats its labels thousands of times
+
+    def clean(value: MetricValue) -> MetricValue:
+        if value.labels not in known:
+            known[value.labels] = tuple((name, text) for name, text in redact_json(value.labels))
+        labels = known[value.labels]
+        return value if labels == value.labels else replace(value, labels=labels)
+
+    bare = replace(capture, scrapes=tuple(replace(seen, values=()) for seen in capture.scrapes))
+    made = msgspec.convert(redact_json(msgspec.to_builtins(bare)), Capture)
+    scrapes = zip(made.scrapes, capture.scrapes, strict=True)
+    return replace(
+        made, scrapes=tuple(replace(plain, values=tuple(map(clean, seen.values))) for plain, seen in scrapes)
+    )
 
 
 def save_capture(capture: Capture, path: Path) -> None:

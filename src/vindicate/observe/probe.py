@@ -21,7 +21,7 @@ __all__ = ["PROBED_ROLES", "Pair", "Target", "probe", "probe_pair", "targets_of"
 # Roles that can take a whole request; one leg of a split pair cannot.
 PROBED_ROLES = ("proxy", "gateway", "router", "engine")
 _MAX_PAIRS = 4
-_BODY_LIMIT = 1_000_000
+_BODY_LIMIT, _MAX_TIMES = 1_000_000, 256
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 _WORKER_HEADERS = ("x-sgl-decode-url", "x-smg-worker", "x-worker-url", "x-worker-id", "x-worker", "x-upstream")
 
@@ -107,13 +107,15 @@ class _Answer:
     seen: bytes = b""
     broken: bool = False
     n_replaced: int = 0
+    token_times: list[float] = field(default_factory=list)
 
-    def take(self, _at: float, piece: bytes) -> bool:
+    def take(self, at: float, piece: bytes) -> bool:
         self.n_replaced += piece.count(_REPLACEMENT)
         if len(self.seen) < 200:
             self.seen += piece[:200]
         try:
-            self.stream.feed(piece)
+            if self.stream.feed(piece) and len(self.token_times) < _MAX_TIMES:
+                self.token_times.append(round(at, 4))
         except EngineError:
             self.broken = True
         return self.broken
@@ -184,7 +186,10 @@ def _result(
         terminated=stream.done and done.complete,
         body_complete=done.complete,
         n_replaced=answer.n_replaced,
-        gaps_s=tuple(round(after - before, 4) for before, after in pairwise(arrivals))[:256],
+        gaps_s=tuple(round(after - before, 4) for before, after in pairwise(arrivals))[:_MAX_TIMES],
+        token_times_s=tuple(answer.token_times),
+        n_empty=max(0, stream.n_events - stream.n_token_chunks - stream.done),
+        n_comments=stream.n_comments,
         error=error,
         request_bytes=done.sent_bytes,
         response_bytes=done.received_bytes,

@@ -13,15 +13,15 @@ from vindicate.clock import utc_now
 from vindicate.errors import MisuseError
 from vindicate.observe.account import SocketAccount
 from vindicate.observe.blind import blind_spots
-from vindicate.observe.capture_file import SCHEMA
+from vindicate.observe.capture_file import SCHEMA, without_secrets
 from vindicate.observe.host import host_facts, mark_host
 from vindicate.observe.logs import read_log_tail
 from vindicate.observe.plan import reading_plan
-from vindicate.observe.probe import Pair, Target, probe, probe_pair, targets_of
+from vindicate.observe.probing import GRACE_S, Probing
 from vindicate.observe.processes import ProcessWatch
 from vindicate.observe.scrape import scrape
 from vindicate.observe.seen import process_name, seen_clients, seen_service
-from vindicate.record.observation import Address, Capture, ProbeResult, Scrape
+from vindicate.record.observation import Address, Capture, Scrape
 from vindicate.stack.http import OwnSockets, resolve
 from vindicate.stack.model import Service, Stack
 from vindicate.stack.process import is_local, matching_pids, process_tree, service_pids
@@ -30,15 +30,11 @@ __all__ = ["Progress", "record_capture"]
 
 Progress = Callable[[float, str], None]
 
-_GRACE_S = 4.0  # how long after the window the last answers may take
 _SCRAPE_DEADLINE_S = 2.5
 _LAST_SCRAPE_S = 1.5  # a scrape may end this long after the window
 _HEALTH_DEADLINE_S = 6.0  # SGLang's health endpoint makes a token, and takes a second or more on a good day
 _PROBE_DEADLINE_S = 8.0
-_MIN_RETRY_S = 1.5
 _CPU_SHARE = 0.1
-_MAX_REPEATS = 4
-_INTERLEAVE_S = 0.15
 _BURST, _BURST_EVERY_S = 6, 0.12  # scrapes of a port that several processes answer
 
 
@@ -46,7 +42,7 @@ def record_capture(
     stack: Stack,
     *,
     window_s: float = 10.0,
-    probe: bool = True,  # the name of the contract's option; `probe()` itself is called by `_Recording`
+    probe: bool = True,
     probe_tokens: int = 32,
     probe_deadline_s: float | None = None,
     client_pids: Iterable[int] = (),
@@ -99,16 +95,19 @@ class _Recording:
     started_at: str = field(default_factory=utc_now)
     own: OwnSockets = field(default_factory=OwnSockets)
     scrapes: list[Scrape] = field(default_factory=list)
-    probes: list[ProbeResult] = field(default_factory=list)
     pids: dict[str, tuple[int, ...]] = field(default_factory=dict)
     clients: dict[str, tuple[int, ...]] = field(default_factory=dict)
     hanging: set[str] = field(default_factory=set)
     addresses: dict[str, Address] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    models_said: asyncio.Event = field(default_factory=asyncio.Event)
-    doing: str = "watching sockets"
     _account: SocketAccount | None = None
     _watch: ProcessWatch | None = None
+    probing: Probing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.probing = Probing(
+            self.stack, self.probe_tokens, self.probe_deadline_s, self.window_s, self.began, self.own, self.scrapes
+        )
 
     @property
     def account(self) -> SocketAccount:
@@ -165,10 +164,10 @@ class _Recording:
             self._read_endpoint(service, kind, at) for service, kind, at in reading_plan(self.stack, self.window_s)
         )
         if self.probe_tokens:
-            tasks.append(self._probe_all())
+            tasks.append(self.probing.run())
         running = [asyncio.ensure_future(task) for task in tasks]
         try:
-            _, late = await asyncio.wait(running, timeout=self.window_s + _GRACE_S - self.since())
+            _, late = await asyncio.wait(running, timeout=self.window_s + GRACE_S - self.since())
         except asyncio.CancelledError:
             late = set(running)
             raise
@@ -188,8 +187,7 @@ class _Recording:
         slowest_s = step_s
         next_s = self.since()
         while True:
-            cost_s = self.account.cost_s / max(1, self.account.n_looks)
-            pace_s = max(step_s, cost_s / _CPU_SHARE)
+            pace_s = max(step_s, self.account.look_cost_s / _CPU_SHARE)
             slowest_s = max(slowest_s, pace_s)
             next_s = max(next_s + pace_s, self.since())
             if next_s > self.window_s:
@@ -198,24 +196,25 @@ class _Recording:
             await asyncio.to_thread(self.account.look)
         await asyncio.sleep(max(0.0, self.window_s - self.since()))
         await asyncio.to_thread(self.account.look)
-        if slowest_s <= step_s * 1.5 and self.account.n_looks < self.window_s / (step_s * 2):
+        if slowest_s > step_s * 1.5 and self.account.n_looks < self.window_s / (step_s * 1.5):
+            self.notes.append(
+                f"the sockets were looked at {self.account.n_looks / self.window_s:.1f} times a second, not "
+                f"{self.samples_per_s:g}: one look costs {self.account.look_cost_s * 1000:.0f} ms of CPU on this host, "
+                f"and all of them may take {_CPU_SHARE:.0%} of one"
+            )
+        elif self.account.n_looks < self.window_s / (step_s * 2):
             self.notes.append(
                 f"this host was too busy to look at the sockets more than {self.account.n_looks} times in "
                 f"{self.window_s:.0f} s: look longer with --window, or from a quieter moment"
-            )
-        if slowest_s > step_s * 1.5:
-            self.notes.append(
-                f"the sockets were looked at {1 / slowest_s:.1f} times a second, not {self.samples_per_s:g}: "
-                f"one look costs {self.account.cost_s / self.account.n_looks * 1000:.0f} ms of CPU on this host"
             )
 
     async def _follow_processes(self) -> None:
         step_s = min(1.0, self.window_s / 4)
         shown = 0.0
-        while self.since() < self.window_s + _GRACE_S:
+        while self.since() < self.window_s + GRACE_S:
             await asyncio.sleep(max(0.05, min(step_s, 0.5)))
             if self.on_progress is not None:
-                self.on_progress(self.since(), self.doing)
+                self.on_progress(self.since(), "probing" if self.probing.busy else "watching sockets")
             if self.since() - shown < step_s or self.since() > self.window_s + step_s:
                 continue
             shown = self.since()
@@ -249,7 +248,7 @@ class _Recording:
             seen = await scrape(service, kind, began=self.began, deadline_s=deadline_s, own=self.own)
             self.scrapes.append(seen)
             if kind == "models" and len({one.service for one in self.scrapes if one.kind == kind}) == len(self.pids):
-                self.models_said.set()
+                self.probing.models_said.set()
             if kind == "metrics" and at == 0 and seen.values and self._is_shared(service):
                 await self._read_in_a_row(service)
             if kind != "health" and seen.status in (404, 405):
@@ -267,85 +266,6 @@ class _Recording:
             self.scrapes.append(
                 await scrape(service, "metrics", began=self.began, deadline_s=_LAST_SCRAPE_S, own=self.own)
             )
-
-    def _model_of(self, service: Service) -> str | None:
-        """The model that *service* offers, else the next service below it, else anybody's."""
-        said = {seen.service: seen.facts.get("model") for seen in self.scrapes if seen.kind == "models"}
-        order = [*self.stack.path_from(service.name), *said]
-        return next((str(said[name]) for name in order if said.get(name)), None)
-
-    def _bootstrap_ports(self) -> dict[str, int | None]:
-        ports = {}
-        for seen in self.scrapes:
-            port = seen.facts.get("disaggregation_bootstrap_port") if seen.kind == "info" else None
-            if isinstance(port, int | float):
-                ports[seen.service] = int(port)
-        return dict(ports)
-
-    # ---- probes --------------------------------------------------------------------------------------------------
-
-    async def _probe_all(self) -> None:
-        """Probe every target at once, a third into the window, so that the sockets show it; a failed one once more."""
-        await asyncio.sleep(max(0.0, min(self.window_s / 3, 5.0) - self.since()))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SCRAPE_DEADLINE_S):
-                await self.models_said.wait()
-        whole, pairs = targets_of(self.stack, self._bootstrap_ports())
-        chosen: list[Target | Pair] = [*whole]
-        chosen = [*chosen, *pairs][: max(1, self.probe_tokens // 2)]
-        if len(chosen) < len(whole) + len(pairs):
-            self.notes.append(
-                f"{len(whole) + len(pairs) - len(chosen)} probes were left out: the budget is {self.probe_tokens} tokens"
-            )
-        again = self._repeats(whole, self.probe_tokens - 2 * len(chosen))
-        each = max(1, min(8, (self.probe_tokens - len(again)) // (2 * max(1, len(chosen)))))
-        self.doing = "probing"
-        await asyncio.gather(*(self._probe_one(target, each) for target in chosen), self._interleave(again))
-        self.doing = "watching sockets"
-
-    def _repeats(self, whole: list[Target], tokens_left: int) -> list[Target]:
-        """The relay that chooses among workers of one role, several times: a fault of one choice in k shows in some only."""
-        roles = self.stack.services
-        for target in reversed(whole):
-            below = [roles[name].role for name in target.service.upstream]
-            choices = max((below.count(role) for role in below), default=0)
-            if choices > 1:
-                return [target] * max(0, min(choices + 2, _MAX_REPEATS, tokens_left))
-        return []
-
-    async def _interleave(self, again: list[Target]) -> None:
-        """Send *again* one shortly after the other, for one token each, none waiting for the one before."""
-
-        async def one(number: int, target: Target) -> None:
-            await asyncio.sleep((number + 1) * _INTERLEAVE_S)
-            await self._send(target, 1, min(self.probe_deadline_s, self._left_s()))
-
-        await asyncio.gather(*(one(number, target) for number, target in enumerate(again)))
-
-    async def _probe_one(self, target: Target | Pair, max_tokens: int) -> None:
-        deadline_s = min(self.probe_deadline_s, self._left_s())
-        first = await self._send(target, max_tokens, deadline_s)
-        # One that ran into its deadline has had its time; a second one would only have less.
-        quick = first.total_s < deadline_s / 2
-        if first.error is not None and quick and self._left_s() >= _MIN_RETRY_S and self.probe_tokens > 1:
-            await self._send(target, max_tokens, min(self.probe_deadline_s, self._left_s()))
-
-    def _left_s(self) -> float:
-        return max(0.1, self.window_s + _GRACE_S - 0.5 - self.since())
-
-    async def _send(self, target: Target | Pair, max_tokens: int, deadline_s: float) -> ProbeResult:
-        service = target.service if isinstance(target, Target) else target.decode
-        model = self._model_of(service) or "default"
-        if isinstance(target, Target):
-            made = await probe(
-                target, model=model, max_tokens=max_tokens, deadline_s=deadline_s, began=self.began, own=self.own
-            )
-        else:
-            made = await probe_pair(
-                target, model=model, max_tokens=max_tokens, deadline_s=deadline_s, began=self.began, own=self.own
-            )
-        self.probes.append(made)
-        return made
 
     def _all_clients(self) -> dict[str, tuple[int, ...]]:
         """Declared clients, then whoever else was connected to the entry."""
@@ -381,7 +301,7 @@ class _Recording:
             connections=connections,
             listeners=self.account.listeners(),
             scrapes=tuple(sorted(self.scrapes, key=lambda seen: seen.t_s)),
-            probes=tuple(sorted(self.probes, key=lambda made: made.t_s)),
+            probes=tuple(sorted(self.probing.results, key=lambda made: made.t_s)),
             processes=self.watch.facts(),
             host_facts=replace(
                 host_facts(first, last, home=self.stack.home),
@@ -390,6 +310,7 @@ class _Recording:
             ),
             log_lines=tuple(logs),
             n_looks=self.account.n_looks,
+            looks_cpu_s=round(self.account.cost_s, 4),
         )
         spots = blind_spots(
             capture,
@@ -399,4 +320,4 @@ class _Recording:
             lost=self.account.ended.lost,
             saw_foreign=self.account.owners.saw_foreign,
         )
-        return replace(capture, blind=(*spots, *self.notes))
+        return without_secrets(replace(capture, blind=(*spots, *self.notes, *self.probing.notes)))

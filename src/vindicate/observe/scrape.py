@@ -113,7 +113,7 @@ async def scrape(
 
 
 def _failure(answer: Exchange) -> str | None:
-    if answer.error in ("connect_timeout", "no_headers", "no_first_byte", "stalled"):
+    if answer.error in ("connect_timeout", "tls_timeout", "no_headers", "no_first_byte", "stalled"):
         return f"timeout ({answer.error})"
     if answer.error is not None:
         return answer.error

@@ -22,6 +22,7 @@ def seen_service(stack: Stack, service: Service, address: Address | None, pids: 
         pids=pids,
         knobs={name: service.launcher.env.get(name) for name in knobs},
         remote=not is_local(service.host),
+        opaque=service.opaque,
     )
 
 

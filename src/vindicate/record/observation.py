@@ -144,7 +144,7 @@ class ProbeResult:
         may_pass: Services of which it passes some: of several workers of one role it takes one.
         terminated: The stream ended as its protocol demands: `[DONE]` seen and the body complete.
         gaps_s: Time between arrivals of body chunks; shows buffering.
-        error: ``refused``, ``connect_timeout``, ``no_headers`` (deadline before a status), ``no_first_byte``,
+        error: ``refused``, ``connect_timeout``, ``tls``, ``tls_timeout``, ``no_headers`` (deadline before a status), ``no_first_byte``,
             ``stalled`` (bytes came, then none until the deadline), ``no_end`` (finish_reason or the last usage seen, end never),
             ``reset``, ``truncated``, ``http_500`` …, ``not_sse``, ``garbage``; ``None`` when all was well.
         request_bytes, response_bytes: Size on the wire of head and body, for subtraction from counters.
@@ -152,6 +152,9 @@ class ProbeResult:
         body_complete: The body ended as HTTP demands, whatever it held.
         n_replaced: Replacement characters (U+FFFD) in the body: somebody decoded a character in two halves.
         legs: Of a ``pd_pair``: how each leg ended, by service; ``None`` is well.
+        token_times_s: When chunks that carried text came, since the request was sent; ``None`` where that was not noted.
+        n_empty: Events with data but without text, the end apart: a role, a heartbeat with an empty delta, usage.
+        n_comments: Comment lines: heartbeats, which are no progress.
     """
 
     target: str
@@ -177,6 +180,9 @@ class ProbeResult:
     may_pass: tuple[str, ...] = ()
     body_complete: bool = False
     n_replaced: int = 0
+    token_times_s: tuple[float, ...] | None = None
+    n_empty: int = 0
+    n_comments: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +256,7 @@ class SeenService:
         knobs: Declared knob names that it must hold, with the declared value, or ``None``.
         client: It is a client of the entry, not a service.
         said_to_hang: A user named this client as one that hangs.
+        opaque: It was discovered, and may call services that were not.
     """
 
     name: str
@@ -263,11 +270,12 @@ class SeenService:
     client: bool = False
     remote: bool = False
     said_to_hang: bool = False
+    opaque: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """Everything recorded in one window on one host; *n_looks* is how often the sockets were looked at."""
+    """Everything recorded in one window on one host; *n_looks* is how often the sockets were looked at, at a cost of *looks_cpu_s*."""
 
     schema: str
     host: str
@@ -284,3 +292,4 @@ class Capture:
     log_lines: tuple[LogLine, ...] = ()
     blind: tuple[str, ...] = ()
     n_looks: int | None = None
+    looks_cpu_s: float | None = None

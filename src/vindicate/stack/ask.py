@@ -9,7 +9,7 @@ import msgspec
 from vindicate.stack.http import Exchange, exchange
 from vindicate.wire.prometheus import read_page
 
-__all__ = ["ASK_S", "BODY_LIMIT", "Answers", "ask"]
+__all__ = ["ASK_S", "BODY_LIMIT", "Answers", "ask", "read_json", "speaks_plain"]
 
 ASK_S = 1.5
 BODY_LIMIT = 1_000_000
@@ -28,6 +28,7 @@ class Answers:
         mode: ``prefill`` or ``decode``, where it says so; a router passes on what its first worker says.
         engine, router: Whose metrics it shows, in the words of the stack file.
         metrics: Where it shows them.
+        workers: URLs that a router's metrics name as its workers.
     """
 
     spoke: bool = False
@@ -38,6 +39,7 @@ class Answers:
     engine: str | None = None
     router: str | None = None
     metrics: str | None = None
+    workers: tuple[str, ...] = ()
 
 
 async def ask(url: str, other_ports: list[int]) -> Answers:
@@ -63,16 +65,31 @@ async def ask(url: str, other_ports: list[int]) -> Answers:
     return made
 
 
+async def read_json(url: str) -> dict[str, object]:
+    """The JSON object at *url*; empty when there is none."""
+    return _json(await _get(url))
+
+
+async def speaks_plain(url: str) -> bool:
+    """Whether the port of an https *url* fails its handshake and answers plain HTTP."""
+    if (await _get(f"{url}/v1/models")).error not in ("tls", "tls_timeout"):
+        return False
+    return (await _get(f"http{url.removeprefix('https')}/v1/models")).status is not None
+
+
 def _read_families(made: Answers, page: str, answer: Exchange) -> None:
     if answer.status != 200 or answer.error is not None:
         return
+    workers = set(made.workers)
     for value in read_page(answer.body, limit=2000).values:
         for prefix, engine in _ROUTERS.items():
             if value.name.startswith(prefix):
                 made.router, made.metrics, made.llm = made.router or engine, page, True
+                workers.update(text for label, text in value.labels if label == "worker" and "://" in text)
         for prefix, engine in _ENGINES.items():
             if value.name.startswith(prefix):
                 made.engine, made.metrics, made.llm = made.engine or engine, made.metrics or page, True
+    made.workers = tuple(sorted(workers)[:64])
 
 
 async def _get(url: str) -> Exchange:

@@ -1,76 +1,72 @@
-"""A URL, or nothing → the Stack that the sockets of this host show: listeners, who calls whom, and what each answers."""
+"""A URL, or nothing → the Stack that this host shows: followed from the entry by what each service is known to hand requests to.
+
+A service calls more than its upstream: databases, collectors, other services' ports. So a called port is a part of the chain
+only when it is named as an upstream, when a request of ours was seen to be passed on to it (`passed_on`), or when the program
+behind it is one that serves models or leads to one. To anything else nothing is sent, and nothing is said against it.
+"""
 
 import asyncio
 import os
-import re
-import time
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import pwd
+from dataclasses import dataclass
 from urllib.parse import urlsplit
-
-import psutil
 
 from vindicate.errors import MisuseError
 from vindicate.record.observation import Address
-from vindicate.stack.ask import ASK_S, BODY_LIMIT, Answers, ask
-from vindicate.stack.http import OwnSockets, exchange
+from vindicate.stack.ask import ask, speaks_plain
+from vindicate.stack.calls import HostCalls
 from vindicate.stack.model import Service, Stack
+from vindicate.stack.named import (
+    Named,
+    command_of,
+    is_model_server,
+    is_no_server,
+    named_by,
+    named_in,
+    named_in_environment,
+)
+from vindicate.stack.passed_on import passed_on
 from vindicate.stack.process import is_local, process_tree
-from vindicate.stack.sockets import EndedSockets, InodeOwners, RawSocket, dump_sockets, raw_sockets
+from vindicate.stack.roles import Node, Part, belongs, parts_of, reached, relays
 
-__all__ = ["discover"]
+__all__ = ["Found", "discover", "search"]
 
-_LOOKS_S = 1.0
 _LOOK_STEP_S = 0.12
-_CATCHES, _MAX_CAUGHT = 3, 4
 _MAX_NODES, _MAX_CANDIDATES = 24, 64
-_OUTGOING = ("ESTABLISHED", "SYN_SENT", "CLOSE_WAIT")
-# Ports of things that a service talks to and that are no part of the chain: ssh, DNS, databases, queues, telemetry.
+# Ports of ssh, DNS, databases, queues, telemetry.
 _NOT_HTTP = frozenset(
     {22, 25, 53, 111, 2049, 2379, 2380, 3306, 4222, 4317, 4318, 5432, 5672, 6379, 9092, 11211, 14268, 27017}
 )
-_URL = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
-_PROXIES = ("nginx", "haproxy", "litellm")
-# Options that name what a service reports to or is registered at; where nothing listens there, no request is lost.
-_NO_UPSTREAM = re.compile(
-    r"trac|otel|otlp|telemetry|metric|prometheus|push|log|sentry|hook|callback|origin|redis|etcd|registr|discover|referer",
-    re.IGNORECASE,
-)
 
 
-@dataclass(slots=True)
-class _Node:
-    url: str
-    port: int
-    pids: tuple[int, ...]
-    remote: bool = False
-    answers: Answers = field(default_factory=Answers)
-    upstream: list[str] = field(default_factory=list)
-    option: str = ""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A discovered stack, what each service was taken for, and its node, by its name there."""
 
-    @property
-    def name(self) -> str:
-        """`pid:NAME:PORT`, or `HOST:PORT` on another host."""
-        if self.remote:
-            return f"{urlsplit(self.url).hostname}:{self.port}"
-        word = _command(self.pids[0]) if self.pids else "unknown"
-        return f"pid:{word}:{self.port}"
+    stack: Stack
+    parts: dict[str, Part]
+    nodes: dict[str, Node]
 
 
 def discover(url: str | None) -> Stack:
     """Find the chain behind *url*, or with ``None`` the chain on this host that looks most like one.
 
-    Services are named `pid:NAME:PORT`. Ports are asked with GET only, with short deadlines; given a URL, only those that it
-    leads to are asked. A dead port gives a Stack of that one service.
+    Services are named `pid:NAME:PORT`. Ports are asked with GET only, with short deadlines, and only those of the chain.
+    A dead port gives a Stack of that one service.
 
     Raises:
-        MisuseError: *url* is no http URL, or without one nothing on this host looks like a serving chain.
+        MisuseError: *url* is no http URL, or says https where plain HTTP is spoken; or without one nothing on this host looks
+            like a serving chain.
         CannotError: The sockets of this host cannot be read.
 
     Cost:
-        About 1.5 s for each layer of the chain.
+        About 0.3 s for each service of the chain; 1.5 s more for each layer that does not answer.
     """
+    return search(url).stack
+
+
+def search(url: str | None) -> Found:
+    """As `discover`, with the reasons."""
     root = None if url is None else _checked(url)
     return asyncio.run(_Search().run(root))
 
@@ -85,8 +81,10 @@ def _checked(url: str) -> str:
         raise MisuseError(f"{url!r} is no URL: {error}", remedy=remedy) from error
     if not good or any(sign.isspace() for sign in url):
         raise MisuseError(f"{url!r} is no URL of a service; expected http://HOST:PORT", remedy=remedy)
-    if parts.password is not None:
-        raise MisuseError("the URL holds a password", remedy="name its variable as api_key_env in a stack file instead")
+    if "@" in parts.netloc:
+        raise MisuseError(
+            "the URL holds a login or password", remedy="name its variable as api_key_env in a stack file instead"
+        )
     base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     return base.removesuffix("/chat/completions").removesuffix("/v1")
 
@@ -95,380 +93,297 @@ class _Search:
     """One discovery; nodes are kept by port (local) or host and port (remote)."""
 
     def __init__(self) -> None:
-        self.owners = InodeOwners(full_every_s=0.3)
-        self.nodes: dict[str, _Node] = {}
-        self.sockets: list[RawSocket] = []
-        self.listening: dict[int, tuple[str, tuple[int, ...]]] = {}
-        self.calls: dict[int, set[Address]] = {}
+        self.calls = HostCalls()
+        self.nodes: dict[str, Node] = {}
         self.trees: dict[int, tuple[int, ...]] = {}
-        self.caught: dict[int, set[Address]] = {}
-        self.others: tuple[str, ...] = ()
+        self.passed: dict[str, set[Address]] = {}
+        self.others: list[Node] = []
+        self.notes: list[str] = []
 
-    async def run(self, url: str | None) -> Stack:
-        await asyncio.to_thread(self.look)
+    async def run(self, url: str | None) -> Found:
+        await asyncio.to_thread(self.calls.look)
         if url is None:
             url = await self.find_entry()
         parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        if is_local(parts.hostname or ""):
-            entry = self.local_node(port, url)
-        else:
-            entry = self.remote_node(Address(parts.hostname or "", port), url)
-        todo = [entry]
-        done: list[_Node] = []
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        entry = self.local_node(port, url) if is_local(host) else self.remote_node(Address(host, port), url)
+        if parts.scheme == "https":
+            await _refuse_plain(url)
+        todo, done = [entry], list[Node]()
         while todo and len(done) < _MAX_NODES:
             await self.ask_level(todo)
             done += todo
             todo = self.next_level(todo, done)
-        return self.stack(entry, done)
+        return self.found(entry, done)
 
-    # ---- sockets -------------------------------------------------------------------------------------------------
+    # ---- nodes ---------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Note who listens and who calls whom right now."""
-        self.sockets = dump_sockets()
-        self.owners.resolve(one.inode for one in self.sockets if one.state == "LISTEN" or one.state in _OUTGOING)
-        self.listening = {}
-        for one in self.sockets:
-            if one.state == "LISTEN":
-                _, known = self.listening.get(one.local.port, ("", ()))
-                self.listening[one.local.port] = (one.local.host, tuple(sorted({*known, *self.owners[one.inode]})))
-        for one in self.sockets:
-            if one.state in _OUTGOING and one.local.port not in self.listening:
-                for pid in self.owners[one.inode]:
-                    self.calls.setdefault(pid, set()).add(one.remote)
-
-    async def keep_looking(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            await asyncio.sleep(_LOOK_STEP_S)
-            await asyncio.to_thread(self.look)
-
-    def local_node(self, port: int, url: str | None = None) -> _Node:
-        host, pids = self.listening.get(port, ("127.0.0.1", ()))
+    def local_node(self, port: int, url: str | None = None) -> Node:
+        heard = self.calls.listening.get(port)
         if url is None:
+            host = heard.hosts[0] if heard is not None else "127.0.0.1"
             here = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 compared, not bound
             url = f"http://[{here}]:{port}" if ":" in here else f"http://{here}:{port}"
-        return self.nodes.setdefault(str(port), _Node(url, port, pids))
+        if str(port) in self.nodes:
+            return self.nodes[str(port)]
+        asked = urlsplit(url).hostname or ""
+        if heard is not None and not heard.takes(asked):
+            self.notes.append(
+                f"nothing listens on {asked}:{port}; {command_of(heard.pids)} listens on port {port} of "
+                f"{', '.join(heard.hosts)} only: call it there, or let it listen on {asked} too"
+            )
+            heard = None
+        node = Node(url, port, heard.pids if heard else (), hidden=heard is not None and not heard.pids)
+        if heard is not None and node.hidden:
+            self.notes.append(
+                f"port {port} is held by a process of {_user(heard.hidden)}, which cannot be looked into: "
+                "whom it calls, its arguments and its knobs are seen as root only"
+            )
+        return self.nodes.setdefault(str(port), node)
 
-    def remote_node(self, address: Address, url: str | None = None) -> _Node:
+    def remote_node(self, address: Address, url: str | None = None) -> Node:
         host = f"[{address.host}]" if ":" in address.host else address.host
         key = f"{address.host}:{address.port}"
-        return self.nodes.setdefault(key, _Node(url or f"http://{key if host == address.host else f'{host}:{address.port}'}", address.port, (), remote=True))  # fmt: skip
+        return self.nodes.setdefault(key, Node(url or f"http://{host}:{address.port}", address.port, (), remote=True))
 
-    # ---- the chain, level by level -------------------------------------------------------------------------------
-
-    async def ask_level(self, level: list[_Node]) -> None:
-        """Ask every node what it is, and watch meanwhile whom it calls: a relay that is asked asks in its turn."""
-        watching = asyncio.create_task(self.keep_looking(_LOOKS_S))
-        answers = await asyncio.gather(*(ask(node.url, self.other_ports(node)) for node in level))
-        await watching
-        for node, answer in zip(level, answers, strict=True):
-            node.answers = answer
-        await self.catch_all(level)
-
-    async def catch_all(self, nodes: Iterable[_Node]) -> None:
-        """Follow those that answer and were not seen to call anybody, one after the other."""
-        for node in nodes:
-            if node.answers.spoke and node.pids and not any(self.calls.get(pid) for pid in self.tree(node)):
-                called = await self.catch(node)
-                # What was called further down in the same moment ended in the same moment; it is not called by this one.
-                further = [await self.catch(self.local_node(one.port)) for one in called]
-                self.calls.setdefault(node.pids[0], set()).update(called.difference(*further))
-
-    async def catch(self, node: _Node) -> set[Address]:
-        """Whom a relay calls that opens a connection for each request: too short to be looked at, but its end is told.
-
-        Who held it is not told, so only a port that was called each time that *node* was asked is taken.
-        """
-        if node.port in self.caught:
-            return self.caught[node.port]
-        ended, own = EndedSockets(), OwnSockets()
-        rounds: list[set[Address]] = []
-        try:
-            for _ in range(_CATCHES if ended.open else 0):
-                ended.drain()
-                await exchange(f"{node.url}/v1/models", deadline_s=ASK_S, limit_bytes=BODY_LIMIT, own=own)
-                await asyncio.sleep(0.02)
-                seen = [one for one in raw_sockets(ended.drain()) if (one.local, one.remote) not in own]
-                rounds.append({one.remote for one in seen if one.remote.port in self.listening})
-        finally:
-            ended.close()
-        each_time = {one for one in set.intersection(*rounds) if one.port != node.port} if rounds else set()
-        self.caught[node.port] = each_time if len(each_time) <= _MAX_CAUGHT else set()
-        return self.caught[node.port]
-
-    def other_ports(self, node: _Node) -> list[int]:
-        """Further ports that the same processes listen on: a router has its metrics there."""
-        if node.remote or not node.pids:
-            return []
-        held = {port for port, (_, pids) in self.listening.items() if set(pids) & set(node.pids)}
-        return sorted(held - {node.port} - _NOT_HTTP)[:4]
-
-    def next_level(self, level: list[_Node], done: list[_Node]) -> list[_Node]:
-        found: list[_Node] = []
-        chain_pids = {pid for node in done for pid in self.tree(node)}
-        for node in level:
-            if node.remote:
-                continue
-            for below in self.called_by(node, chain_pids):
-                key = str(below.port) if not below.remote else below.name
-                if key != str(node.port) and key not in node.upstream:
-                    node.upstream.append(key)
-                if below not in done and below not in found:
-                    found.append(below)
-        return found[: _MAX_NODES - len(done)]
-
-    def called_by(self, node: _Node, chain_pids: set[int]) -> list[_Node]:
-        """The nodes that *node* calls: by its connections, by its command line; by its environment where these show none."""
-        own = set(self.tree(node))
-        addresses = {address for pid in own for address in self.calls.get(pid, ())}
-        below = [
-            one for address in sorted(addresses, key=_order) if (one := self.node_at(address, own, node)) is not None
-        ]
-        named = [one for pid in node.pids for one in self.named_nodes(_argv(pid), own)]
-        if not below and not named:
-            named = [one for pid in node.pids for one in self.named_nodes(_environ(pid), own)]
-        dead = self.dead_nodes(node) if below or named or not node.answers.llm else []
-        unique = {id(one): one for one in [*below, *named, *dead]}
-        # What an engine calls inside the chain is its peer (a KV link), not its upstream; a loop is no upstream either.
-        return [one for one in unique.values() if one.remote or not (set(one.pids) & chain_pids)]
-
-    def tree(self, node: _Node) -> tuple[int, ...]:
+    def tree(self, node: Node) -> tuple[int, ...]:
         """The processes of *node* and their children, seen once."""
         if node.port not in self.trees:
             self.trees[node.port] = process_tree(node.pids) if not node.remote else ()
         return self.trees[node.port]
 
-    def node_at(self, address: Address, own: set[int], caller: _Node) -> _Node | None:
-        if address.port in _NOT_HTTP:
-            return None
-        if not is_local(address.host):
-            # A remote peer is a border of this host; an engine's peers (transfer, telemetry) are not its upstream.
-            return None if caller.answers.engine or caller.answers.mode else self.remote_node(address)
-        if address.port not in self.listening or set(self.listening[address.port][1]) & own:
-            return None
-        return self.local_node(address.port)
+    # ---- the chain, level by level -------------------------------------------------------------------------------
 
-    def named_nodes(self, texts: Iterable[str], own: set[int]) -> list[_Node]:
-        found = []
-        for host, port in (match.groups() for text in texts for match in _URL.finditer(text)):
-            number = int(port)
-            if is_local(host.strip("[]")) and number in self.listening and number not in _NOT_HTTP:
-                holders = set(self.listening[number][1])
-                if not holders & own and os.getpid() not in holders:
-                    found.append(self.local_node(number))
-        return found
+    async def ask_level(self, level: list[Node]) -> None:
+        """Ask every node what it is, and look meanwhile whom it calls; then see to whom it passes a request on."""
+        answered = asyncio.Event()
+        looking = asyncio.create_task(self.look_until(answered))
+        answers = await asyncio.gather(*(ask(node.url, self.other_ports(node)) for node in level))
+        answered.set()
+        await looking
+        for node, answer in zip(level, answers, strict=True):
+            node.answers = answer
+        for node in level:
+            if node.answers.spoke and node.pids:
+                passed = await self.passed_by(node)
+                # What a relay further down called in the same moment is called by that one.
+                further = [await self.passed_by(self.local_node(one.port)) for one in self.listeners(passed)]
+                self.passed[node.key] = passed.difference(*further)
 
-    def dead_nodes(self, caller: _Node) -> list[_Node]:
+    async def look_until(self, done: asyncio.Event) -> None:
+        while not done.is_set():
+            await asyncio.to_thread(self.calls.look)
+            await asyncio.sleep(_LOOK_STEP_S)
+        await asyncio.to_thread(self.calls.look)
+
+    async def passed_by(self, node: Node) -> set[Address]:
+        if node.key not in self.passed:
+            self.passed[node.key] = set()
+            self.passed[node.key] = await passed_on(node.url, self.calls, set(self.tree(node)))
+        return self.passed[node.key] - {one for one in self.passed[node.key] if one.port == node.port}
+
+    def listeners(self, addresses: set[Address]) -> list[Address]:
+        return [one for one in addresses if is_local(one.host) and one.port in self.calls.listening]
+
+    def other_ports(self, node: Node) -> list[int]:
+        """Further ports that the same processes listen on: a router has its metrics there."""
+        if node.remote or not node.pids:
+            return []
+        held = {port for port, heard in self.calls.listening.items() if set(heard.pids) & set(node.pids)}
+        return sorted(held - {node.port} - _NOT_HTTP)[:4]
+
+    def next_level(self, level: list[Node], done: list[Node]) -> list[Node]:
+        found: list[Node] = []
+        chain_pids = {pid for node in done for pid in self.tree(node)}
+        for node in level:
+            if node.remote:
+                continue
+            for below, why in self.called_by(node, chain_pids):
+                if below is not node:
+                    node.upstream.setdefault(below.key, why)
+                if below not in done and below not in found:
+                    found.append(below)
+        return found[: _MAX_NODES - len(done)]
+
+    def called_by(self, node: Node, chain_pids: set[int]) -> list[tuple[Node, str]]:
+        """The nodes to which *node* hands requests, and how that is known; what else it calls is noted as unknown."""
+        named = [one for pid in node.pids for one in named_by(pid)]
+        found = self.weigh(node, named)
+        workers = named_in(node.answers.workers, "its own metrics")
+        if workers and {below.key for below, _ in found} <= {_key(one.host, one.port) for one in workers}:
+            named += workers  # else it passes on the page of the router that it calls
+            found = self.weigh(node, named)
+        if not found:
+            found = self.weigh(node, [one for pid in node.pids for one in named_in_environment(pid)])
+        if found or not node.answers.llm:
+            found += self.dead(named)
+        # What an engine calls inside the chain is its peer (a KV link), not its upstream; a loop is no upstream either.
+        return [(one, why) for one, why in found if one.remote or not (set(one.pids) & chain_pids)]
+
+    def weigh(self, node: Node, named: list[Named]) -> list[tuple[Node, str]]:
+        """Of all that *node* names or calls, the upstreams."""
+        own = set(self.tree(node)) | {os.getpid()}
+        found: dict[str, tuple[Node, str]] = {}
+        names = {_key(one.host, one.port): one for one in reversed(named) if one.upstream is not None}
+        passed = {_key(one.host, one.port) for one in self.passed.get(node.key, ())}
+        called = {address for pid in own - {os.getpid()} for address in self.calls.by_pid.get(pid, ())}
+        addresses = {_key(one.host, one.port): Address(one.host.strip("[]"), one.port) for one in named}
+        addresses |= {_key(one.host, one.port): one for one in (*called, *self.passed.get(node.key, ()))}
+        for key, address in sorted(addresses.items()):
+            local = is_local(address.host)
+            holders = set(self.calls.holders(address.port)) if local else set[int]()
+            if address.port in _NOT_HTTP or holders & own or (local and address.port not in self.calls.listening):
+                continue
+            said = names.get(key)
+            if said is not None and said.upstream:
+                why = f"named by {said.by or 'its arguments'}"
+            elif key in passed:
+                why = "a request of ours was passed on to it"
+            elif said is not None or any(is_no_server(pid) for pid in holders):
+                continue
+            elif holders and self.leads_to_a_model(holders, own):
+                why = f"connected, and {command_of(holders)} serves models or leads to one that does"
+            else:
+                who = f", held by {command_of(holders)}" if holders else ""
+                node.unknown[key] = f"{address.host}:{address.port}{who}"
+                continue
+            node.unknown.pop(key, None)
+            if local:
+                found[key] = (self.local_node(address.port), why)
+            elif not (node.answers.engine or node.answers.mode):
+                # A remote peer is a border of this host; an engine's peers (transfer, telemetry) are not its upstream.
+                found[key] = (self.remote_node(address, _url(said)), why)
+        return list(found.values())
+
+    def leads_to_a_model(self, pids: set[int], seen: set[int]) -> bool:
+        """Whether *pids* serve models by their own words, or name as an upstream or call a local port of some that do."""
+        if any(is_model_server(pid) for pid in pids):
+            return True
+        further = set[int]()
+        for pid in pids - seen:
+            ports = {one.port for one in named_by(pid) if one.upstream and is_local(one.host.strip("[]"))}
+            ports |= {one.port for one in self.calls.by_pid.get(pid, ()) if is_local(one.host)} - _NOT_HTTP
+            further |= {holder for port in ports for holder in self.calls.holders(port) if not is_no_server(holder)}
+        further -= pids | seen
+        return bool(further) and self.leads_to_a_model(further, seen | pids)
+
+    def dead(self, named: list[Named]) -> list[tuple[Node, str]]:
         """Where the arguments of a relay send requests and nothing listens; what answers for itself calls nobody."""
         found = []
-        for option, text in ((option, text) for pid in caller.pids for option, text in _options(_argv(pid))):
-            for host, port in (match.groups() for match in _URL.finditer(text)):
-                number = int(port)
-                known = number in self.listening or number in _NOT_HTTP or not 0 < number < 65536
-                if not known and is_local(host.strip("[]")) and not _NO_UPSTREAM.search(option):
-                    node = self.local_node(number, f"http://{host}:{number}")
-                    node.option = option
-                    found.append(node)
+        for one in named:
+            known = one.port in self.calls.listening or one.port in _NOT_HTTP
+            if one.upstream and not known and is_local(one.host.strip("[]")):
+                node = self.local_node(one.port, f"http://{one.host}:{one.port}")
+                node.option = one.by
+                found.append((node, f"named by {one.by or 'its arguments'}"))
         return found
 
     # ---- without a URL -------------------------------------------------------------------------------------------
 
     async def find_entry(self) -> str:
-        """The listener that clients call first: one that answers like an LLM service, or is silent, and that no other candidate calls.
+        """The listener that clients call first, of those whose programs serve models or lead to one that does.
 
         Raises:
             MisuseError: There is none.
         """
         ports = [
             port
-            for port, (_, pids) in self.listening.items()
-            if pids and os.getpid() not in pids and port not in _NOT_HTTP
+            for port, heard in self.calls.listening.items()
+            if heard.pids and os.getpid() not in heard.pids and port not in _NOT_HTTP
         ]
-        candidates = {port: self.local_node(port) for port in ports[:_MAX_CANDIDATES]}
-        watching = asyncio.create_task(self.keep_looking(_LOOKS_S))
-        answers = await asyncio.gather(*(ask(node.url, []) for node in candidates.values()))
-        await watching
-        for node, answer in zip(candidates.values(), answers, strict=True):
-            node.answers = answer
-        clients = self.client_counts()
-        likely = {
-            port: node
-            for port, node in candidates.items()
-            if node.answers.llm or (node.answers.silent and clients[port])
+        likely = [
+            port
+            for port in ports
+            if not any(is_no_server(pid) for pid in self.calls.holders(port))
+            and self.leads_to_a_model(set(self.calls.holders(port)), {os.getpid()})
+        ]
+        candidates = [self.local_node(port) for port in likely[:_MAX_CANDIDATES]]
+        await self.ask_level(candidates)
+        clients = self.calls.clients()
+        by_key = {
+            node.key: node
+            for node in candidates
+            if node.answers.llm or (node.answers.silent and clients[node.port]) or self.weigh(node, [])
         }
-        await self.catch_all(likely.values())
-        for node in likely.values():
-            below = {one.port for one in self.called_by(node, set(self.tree(node)))}
-            node.upstream = [str(port) for port in sorted(below) if port in likely]
-        by_key = {str(port): node for port, node in likely.items()}
-        called = {key for node in likely.values() if _relays(node, by_key) for key in node.upstream}
-        roots = [node for key, node in by_key.items() if key not in called] or list(likely.values())
+        for node in by_key.values():
+            node.upstream = dict.fromkeys(
+                (below.key for below, _ in self.called_by(node, set(self.tree(node))) if below.key in by_key), ""
+            )
+        called = {key for node in by_key.values() if relays(node, by_key) for key in node.upstream}
+        roots = [node for key, node in by_key.items() if key not in called] or list(by_key.values())
+        hidden = sum(bool(heard.hidden) for heard in self.calls.listening.values())
         self.nodes.clear()
+        self.notes.clear()
         if not roots:
+            unseen = f", and {hidden} ports of other users, that only root can look into" if hidden else ""
             raise MisuseError(
-                f"nothing that listens on this host ({len(ports)} ports of processes that can be seen) answers like an LLM service",
+                f"no program that listens on this host ({len(ports)} ports of processes that can be seen{unseen}) serves models",
                 remedy="try: vindicate diagnose http://HOST:PORT, or --stack FILE",
             )
-        best = max(
-            roots, key=lambda one: (clients[one.port] > 0, len(_reached(str(one.port), by_key)), clients[one.port])
-        )
-        self.others = tuple(one.url for one in roots if one is not best)
+        best = max(roots, key=lambda one: (clients[one.port] > 0, len(reached(one.key, by_key)), clients[one.port]))
+        self.others = [one for one in roots if one is not best]
         return best.url
-
-    def client_counts(self) -> Counter[int]:
-        """Established connections at each listening port, our own excepted."""
-        ours = {one.local.port for one in self.sockets if os.getpid() in self.owners[one.inode]}
-        return Counter(
-            one.local.port
-            for one in self.sockets
-            if one.state in ("ESTABLISHED", "CLOSE_WAIT")
-            and one.local.port in self.listening
-            and one.remote.port not in ours
-        )
 
     # ---- the result ----------------------------------------------------------------------------------------------
 
-    def stack(self, entry: _Node, nodes: list[_Node]) -> Stack:
-        by_key = {(node.name if node.remote else str(node.port)): node for node in nodes}
+    def found(self, entry: Node, nodes: list[Node]) -> Found:
+        by_key = {node.key: node for node in nodes}
         for node in nodes:
-            if not _relays(node, by_key):
-                node.upstream = []
-        reached = _reached(next(key for key, node in by_key.items() if node is entry), by_key)
-        kept = {
-            key: node for key, node in by_key.items() if key in reached and (node is entry or _belongs(node, by_key))
-        }
-        services: dict[str, Service] = {}
-        roles: dict[str, str] = {}
-        for key in [*kept]:
-            _role(key, kept, roles)
-        _name_dead_leg(kept, roles)
-        for key, node in kept.items():
-            services[node.name] = Service(
+            if not relays(node, by_key):
+                node.upstream = {}
+        below = reached(entry.key, by_key)
+        kept = {key: node for key, node in by_key.items() if key in below and (node is entry or belongs(node, by_key))}
+        parts = parts_of(kept)
+        services = {
+            node.name: Service(
                 name=node.name,
-                role=roles[key],
-                engine=_engine(node, roles[key]),
+                role=part.role,
+                engine=part.engine,
                 url=node.url,
-                metrics=(node.answers.metrics if roles[key] != "proxy" else None) or node.url + "/metrics",
+                metrics=(node.answers.metrics if part.role != "proxy" else None) or node.url + "/metrics",
                 health="/health",
-                upstream=tuple(kept[below].name for below in node.upstream if below in kept),
+                upstream=tuple(kept[one].name for one in node.upstream if one in kept),
+                opaque=part.opaque,
             )
-        return Stack(name="discovered", entry=entry.name, services=services, others=self.others)
+            for node, part in ((kept[key], parts[key]) for key in kept)
+        }
+        for node in kept.values():
+            if node.unknown and not node.is_engine:
+                self.notes.append(
+                    f"{node.name} also calls {', '.join(node.unknown.values())}: whether requests go there is not known, so "
+                    "nothing was sent there; if they do, declare it in a stack file"
+                )
+        ours = {pid for node in kept.values() for pid in self.tree(node)}
+        others = tuple(one.url for one in self.others if not ours & set(one.pids))
+        stack = Stack(name="discovered", entry=entry.name, services=services, others=others, notes=(*self.notes,))
+        names = {key: node.name for key, node in kept.items()}
+        return Found(stack, {names[key]: part for key, part in parts.items()}, {n.name: n for n in kept.values()})
 
 
-def _relays(node: _Node, nodes: dict[str, _Node]) -> bool:
-    """Whether what *node* calls is its upstream. One that says what an engine says is a relay only if somebody below says the same.
+async def _refuse_plain(url: str) -> None:
+    """A port that speaks plain HTTP is called with http.
 
-    Otherwise it is that engine, and what it calls are its peers: a KV link, a bootstrap port, telemetry.
+    Raises:
+        MisuseError: It does.
     """
-    said = node.answers
-    if said.mode is None and said.engine is None:
-        return True
-    below = [nodes[key].answers for key in node.upstream if key in nodes]
-    return any(one.mode == said.mode and (said.engine is None or one.engine == said.engine) for one in below)
+    if await speaks_plain(url):
+        plain = "http" + url.removeprefix("https")
+        raise MisuseError(
+            f"{url}: the TLS handshake fails, and plain HTTP is spoken there", remedy=f"try: vindicate diagnose {plain}"
+        )
 
 
-def _reached(key: str, nodes: dict[str, _Node]) -> set[str]:
-    reached, todo = set[str](), [key]
-    while todo:
-        here = todo.pop()
-        if here not in reached and here in nodes:
-            reached.add(here)
-            todo.extend(nodes[here].upstream)
-    return reached
+def _key(host: str, port: int) -> str:
+    bare = host.strip("[]")
+    return str(port) if is_local(bare) else f"{bare}:{port}"
 
 
-def _belongs(node: _Node, nodes: dict[str, _Node]) -> bool:
-    """Whether *node* is a part of the chain: it calls one, answers like one, or is silent or dead where one is called."""
-    if any(below in nodes for below in node.upstream):
-        return True
-    said = node.answers
-    return said.llm or said.silent or said.refused or node.remote
+def _url(said: Named | None) -> str | None:
+    return f"http{'s' if said.secure else ''}://{said.host}:{said.port}" if said is not None else None
 
 
-def _role(key: str, nodes: dict[str, _Node], roles: dict[str, str]) -> str:
-    if key in roles:
-        return roles[key]
-    roles[key] = "engine"  # ends a loop
-    node = nodes[key]
-    said = node.answers
-    below = [_role(other, nodes, roles) for other in node.upstream if other in nodes]
-    relays = any(
-        nodes[other].answers.router for other in node.upstream if other in nodes
-    )  # then its page is not its own
-    split = [role for role in below if role in ("prefill", "decode")]
-    if (said.router and not relays) or len(below) > 1 or split:
-        role = "router"
-    elif below:
-        role = "proxy"
-    elif said.mode in ("prefill", "decode"):
-        role = said.mode
-    else:
-        role = {"kv_producer": "prefill", "kv_consumer": "decode"}.get(_kv_role(node), "engine")
-    roles[key] = role
-    return role
-
-
-def _name_dead_leg(nodes: dict[str, _Node], roles: dict[str, str]) -> None:
-    """A dead leaf beside one side of a split pair is the other side, unless the option that names it says which it is."""
-    for node in nodes.values():
-        sides = {roles[key] for key in node.upstream if key in nodes} & {"prefill", "decode"}
-        for key in node.upstream:
-            if key in nodes and nodes[key].answers.refused and roles[key] == "engine":
-                said = [side for side in ("prefill", "decode") if side in nodes[key].option]
-                other = {"prefill": "decode", "decode": "prefill"}.get(next(iter(sides), ""), "engine")
-                roles[key] = said[0] if len(said) == 1 else other if len(sides) == 1 else roles[key]
-
-
-def _engine(node: _Node, role: str) -> str:
-    said = node.answers
-    if role in ("proxy", "router", "gateway"):
-        words = " ".join(_argv(node.pids[0])[:3]) if node.pids else ""
-        found = next((name for name in _PROXIES if name in words), "generic")
-        return said.router or found if role == "router" else found
-    return said.engine or ("sglang" if said.mode else "generic")
-
-
-def _kv_role(node: _Node) -> str:
-    words = " ".join(word for pid in node.pids[:1] for word in _argv(pid))
-    match = re.search(r"kv_producer|kv_consumer", words)
-    return match[0] if match else ""
-
-
-def _order(address: Address) -> tuple[int, str]:
-    return (address.port, address.host)
-
-
-def _command(pid: int) -> str:
+def _user(uids: tuple[int, ...]) -> str:
     try:
-        name = psutil.Process(pid).name()
-    except psutil.Error:
-        name = "gone"
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name) or "unknown"
-
-
-def _argv(pid: int) -> list[str]:
-    try:
-        return psutil.Process(pid).cmdline()
-    except psutil.Error:
-        return []
-
-
-def _options(argv: Iterable[str]) -> list[tuple[str, str]]:
-    """Every word of a command line with the option that it belongs to: the last one before it, or its own part before ``=``."""
-    found, option = [], ""
-    for word in argv:
-        name, equals, value = word.partition("=")
-        if word.startswith("-"):
-            option = name
-        found.append((name, value) if equals and "://" not in name else (option, word))
-    return found
-
-
-def _environ(pid: int) -> list[str]:
-    """Values of the environment that name a URL; read for their ports only, and never kept."""
-    try:
-        return [value for value in psutil.Process(pid).environ().values() if "://" in value]
-    except psutil.Error:
-        return []
+        return f"user {pwd.getpwuid(uids[0]).pw_name}"
+    except (KeyError, IndexError):
+        return f"user {uids[0]}" if uids else "another user"

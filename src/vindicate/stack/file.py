@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from vindicate.errors import MisuseError
-from vindicate.redact import is_secret_name
+from vindicate.redact import is_secret_name, redact_text
 from vindicate.stack.model import ENGINES, LAUNCHERS, ROLES, Client, Knob, Launcher, Service, Stack
 
 __all__ = ["find_stack_file", "load_stack", "read_stack"]
@@ -19,8 +19,18 @@ _SERVICE_KEYS = {
     "pid", "pidfile", "match", "bootstrap_port",
 }  # fmt: skip
 _LAUNCHER_KEYS = {"kind", "file", "log", "start", "stop", "cwd", "user", "env"}
+_MOST_PIDS = 2**22  # of Linux
 _T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+    return good and not re.search(r"[\s\0-\x1f]", text)
 
 
 def find_stack_file(given: str | None) -> Path | None:
@@ -31,9 +41,9 @@ def find_stack_file(given: str | None) -> Path | None:
     """
     if given is not None:
         path = Path(given)
-        if path.is_dir() and (path / "vindicate.toml").is_file():
+        if os.path.isfile(path / "vindicate.toml"):  # noqa: PTH113 Path.is_file raises for a name that is too long
             return path / "vindicate.toml"
-        if not path.is_file():
+        if not os.path.isfile(path):  # noqa: PTH113
             raise MisuseError(
                 f"no stack file {given}",
                 remedy="name the file that declares your services, or write one to try things on: vindicate stack init --reference DIR",
@@ -44,7 +54,7 @@ def find_stack_file(given: str | None) -> Path | None:
         return here
     named = os.environ.get("VINDICATE_STACK")
     if named:
-        if not Path(named).is_file():
+        if not os.path.isfile(named):  # noqa: PTH113
             raise MisuseError(
                 f"$VINDICATE_STACK is {named!r}, and that is no file", remedy="unset it, or name a stack file"
             )
@@ -81,7 +91,7 @@ def read_stack(path: Path) -> Stack:
         raise MisuseError(f"{path}: cannot be read: {reason}", remedy="check the path and its permissions") from error
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # the latter: brackets nested a thousand deep
         raise MisuseError(f"{path}: no valid TOML: {error}", remedy="mend that line") from error
     return _Reader(path, text, data).stack()
 
@@ -138,13 +148,13 @@ class _Reader:
         services = {
             name: self.service(name, self.table(f"services.{name}", raw)) for name, raw in services_data.items()
         }
-        entry = head.get("entry") or next(iter(services))
+        entry = self.text("stack", head, "entry") if "entry" in head else next(iter(services))
         self.known("stack", "entry", [entry], services)
         for name, service in services.items():
             self.known(f"services.{name}", "upstream", service.upstream, services)
             self.known(f"services.{name}", "restart_with", service.restart_with, services)
         return Stack(
-            name=str(head.get("name") or self.path.parent.name),
+            name=self.text("stack", head, "name") or self.path.parent.name,
             entry=str(entry),
             services=services,
             knobs={
@@ -170,6 +180,8 @@ class _Reader:
         url = self.url(table, raw, "url")
         metrics = self.url(table, raw, "metrics") if "metrics" in raw else url + "/metrics"
         health = self.text(table, raw, "health") or "/health"
+        if re.search(r"[\s\0-\x1f]", health):
+            raise self.fail(table, "health", f"is {health!r}; a path holds no blanks", 'try: health = "/health"')
         key_env = self.text(table, raw, "api_key_env")
         if key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key_env):
             raise self.fail(
@@ -190,10 +202,10 @@ class _Reader:
             launcher=self.launcher(table, raw.get("launcher", {})),
             restart_with=self.texts(table, raw, "restart_with"),
             api_key_env=key_env,
-            pid=self.number(table, raw, "pid"),
+            pid=self.number(table, raw, "pid", 1, _MOST_PIDS),
             pidfile=self.file(table, raw, "pidfile"),
             match=self.text(table, raw, "match"),
-            bootstrap_port=self.number(table, raw, "bootstrap_port"),
+            bootstrap_port=self.number(table, raw, "bootstrap_port", 1, 65535),
         )
 
     def launcher(self, table: str, value: Any) -> Launcher:
@@ -209,7 +221,7 @@ class _Reader:
         if kind not in LAUNCHERS:
             raise self.fail(table, "launcher", f"has kind {kind!r}", f"one of: {', '.join(LAUNCHERS)}")
         env = value.get("env", {})
-        if not isinstance(env, dict) or not all(isinstance(item, str) for item in env.values()):
+        if not isinstance(env, dict) or not all(isinstance(item, str) and "\0" not in item for item in env.values()):
             raise self.fail(
                 table, "launcher", "has an env that is no table of strings", 'try: env = { NAME = "value" }'
             )
@@ -251,12 +263,16 @@ class _Reader:
                 table, "default", f"is {default!r}, and a knob's value is text", f'try: default = "{default}"'
             )
         kind = self.choice(table, raw, "kind", ("env", "arg"), "env")
+        if kind == "env" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise self.fail(table, None, "is no name of an environment variable", 'rename it, or say kind = "arg"')
         return Knob(name=name, services=holders, kind="arg" if kind == "arg" else "env", default=default)
 
     def client(self, name: str, raw: Mapping[str, Any]) -> Client:
         table = f"clients.{name}"
         self.only_keys(table, raw, {"match", "pid"})
-        return Client(name=name, match=self.text(table, raw, "match"), pid=self.number(table, raw, "pid"))
+        return Client(
+            name=name, match=self.text(table, raw, "match"), pid=self.number(table, raw, "pid", 1, _MOST_PIDS)
+        )
 
     # ---- one value at a time -------------------------------------------------------------------------------------
 
@@ -296,31 +312,34 @@ class _Reader:
         example = f'try: {key} = "http://127.0.0.1:30000"'
         if not isinstance(value, str):
             raise self.fail(table, key, "is missing" if value is None else f"is {value!r}", example)
-        try:
-            parts = urlsplit(value)
-            good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-        except ValueError:
-            good = False
-        if not good:
+        if not _is_url(value):
             raise self.fail(table, key, f"is {value!r}; expected http://HOST:PORT", example)
-        if urlsplit(value).password:
+        if "@" in urlsplit(value).netloc or redact_text(value) != value:
             raise self.fail(
-                table, key, "holds a password", "a secret never stands in this file; name its variable in api_key_env"
-            )
+                table, key, "holds a login, a password or a key",
+                "a secret never stands in this file; name its variable in api_key_env",
+            )  # fmt: skip
+        if key == "url" and ("?" in value or "#" in value):
+            raise self.fail(table, key, "holds more than a path", f"leave out what follows the ? or #; {example}")
         return value.rstrip("/")
 
     def text(self, table: str, raw: Mapping[str, Any], key: str) -> str | None:
         return self.typed(table, raw, key, str, "text")
 
-    def number(self, table: str, raw: Mapping[str, Any], key: str) -> int | None:
-        return self.typed(table, raw, key, int, "a whole number")
+    def number(self, table: str, raw: Mapping[str, Any], key: str, least: int, most: int) -> int | None:
+        value = self.typed(table, raw, key, int, "a whole number")
+        if value is not None and not least <= value <= most:
+            raise self.fail(table, key, "is out of range", f"a number from {least} to {most}")
+        return value
 
     def file(self, table: str, raw: Mapping[str, Any], key: str) -> Path | None:
         value = self.text(table, raw, key)
         return None if value is None else (self.path.parent / value).absolute()
 
     def texts(self, table: str, raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
-        return tuple(self.items(table, raw, key, lambda item: isinstance(item, str), "a list of texts"))
+        return tuple(
+            self.items(table, raw, key, lambda item: isinstance(item, str) and "\0" not in item, "a list of texts")
+        )
 
     def numbers(self, table: str, raw: Mapping[str, Any], key: str) -> list[int]:
         return self.items(
@@ -339,6 +358,10 @@ class _Reader:
 
     def typed(self, table: str, raw: Mapping[str, Any], key: str, kind: type[_T], what: str) -> _T | None:
         value = raw.get(key)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+        if value is None:
+            return None
+        if not isinstance(value, kind) or isinstance(value, bool):
             raise self.fail(table, key, f"is {value!r}, and should be {what}", f"mend {key}")
-        return value
+        if isinstance(value, str) and "\0" in value:
+            raise self.fail(table, key, "holds a NUL character", f"mend {key}")
+        return value  # type: ignore[return-value]

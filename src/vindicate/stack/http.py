@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import socket
 import ssl
 import threading
 import time
@@ -47,7 +48,7 @@ class Exchange:
 
     Attributes:
         error: ``None`` when head and body came whole; else ``unresolved``, ``refused``, ``unreachable``, ``connect_timeout``,
-            ``tls``, ``no_headers``, ``no_first_byte``, ``stalled``, ``reset``, ``truncated``, ``too large``, ``garbage`` or ``no permission``.
+            ``tls`` (the handshake failed), ``tls_timeout`` (it never ended), ``no_headers``, ``no_first_byte``, ``stalled``, ``reset``, ``truncated``, ``too large``, ``garbage`` or ``no permission``.
         complete: The body ended as its framing demands (last chunk, content length, or close where neither is given).
         arrivals: When body bytes came.
     """
@@ -81,7 +82,7 @@ async def exchange(
 
     Args:
         limit_bytes: Most body bytes to take; one more is ``too large``.
-        own: Where the connection is noted as ours before the first byte goes out.
+        own: Where the connection is noted as ours as soon as it has a port, before it is made.
         on_body: Called with each piece of the body and its time, instead of keeping it; returns true to stop reading.
 
     Cancelled:
@@ -96,7 +97,7 @@ async def exchange(
     except ssl.SSLError:
         made.result.error = "tls"
     except OSError as problem:
-        made.result.error = _os_error(problem)
+        made.result.error = "tls" if made.waiting_for == "tls_timeout" else _os_error(problem)
     except (ValueError, EOFError) as problem:
         made.result.error = problem.args[0] if problem.args and problem.args[0] in _OWN_WORDS else "garbage"
     finally:
@@ -147,12 +148,14 @@ class _Run:
         parts = urlsplit(self.result.url)
         secure = parts.scheme == "https"
         host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+        link = await _connect(host, port, own)
+        if secure:
+            self.waiting_for = "tls_timeout"
         tls = ssl.create_default_context() if secure else None
-        reader, writer = await _connect(host, port, tls)
-        self.writer = writer
+        reader, self.writer = await asyncio.open_connection(
+            sock=link, ssl=tls, server_hostname=host if tls else None, limit=_HEAD_LIMIT
+        )
         self.result.connect_s = self.since()
-        if own is not None:
-            own.add(_end(writer.get_extra_info("sockname")), _end(writer.get_extra_info("peername")))
         self.waiting_for = "no_headers"
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         lines = [f"{method} {target} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}", "Connection: close"]
@@ -162,9 +165,9 @@ class _Run:
         message = (
             "\r\n".join([*lines, *(f"{name}: {value}" for name, value in given.items())]).encode() + b"\r\n\r\n" + body
         )
-        writer.write(message)
+        self.writer.write(message)
         self.result.sent_bytes = len(message)
-        await writer.drain()
+        await self.writer.drain()
         await self._head(reader)
         self.waiting_for = "no_first_byte"
         await self._body(reader, method)
@@ -284,21 +287,35 @@ def _end(name: Any) -> Address:
     return Address(host.removeprefix("::ffff:"), int(name[1]))
 
 
-async def _connect(
-    host: str, port: int, tls: ssl.SSLContext | None
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(host: str, port: int, own: OwnSockets | None) -> socket.socket:
     """Connect to the first address of *host* at which somebody listens: `localhost` may be ::1 before it is 127.0.0.1."""
     problem: OSError | None = None
     for address in await _addresses(host, port):
         try:
-            return await asyncio.open_connection(
-                address, port, ssl=tls, server_hostname=host if tls else None, limit=_HEAD_LIMIT
-            )
-        except ssl.SSLError:
-            raise
+            return await _connect_to(address, port, own)
         except OSError as met:
             problem = met
     raise problem or gaierror(os.strerror(errno.EINVAL))
+
+
+async def _connect_to(address: str, port: int, own: OwnSockets | None) -> socket.socket:
+    family, kind, proto, _, where = socket.getaddrinfo(address, port, AF_UNSPEC, SOCK_STREAM, 0, socket.AI_NUMERICHOST)[
+        0
+    ]
+    link = socket.socket(family, kind, proto)
+    link.setblocking(False)
+    try:
+        begun = link.connect_ex(where)
+        if own is not None:  # it has its port now; whoever looks at the sockets from here on knows that it is ours
+            own.add(_end(link.getsockname()), _end(where))
+        if begun == errno.EINPROGRESS:
+            await asyncio.get_running_loop().sock_connect(link, where)
+        elif begun:
+            raise OSError(begun, os.strerror(begun))  # noqa: TRY301 the socket is closed in one place
+    except BaseException:
+        link.close()
+        raise
+    return link
 
 
 async def resolve(host: str, port: int) -> str:

@@ -50,7 +50,7 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One service of the chain; *url* has no trailing slash."""
+    """One service of the chain; *url* has no trailing slash. *opaque*: found, and it may call services that were not."""
 
     name: str
     role: str
@@ -67,6 +67,7 @@ class Service:
     pidfile: Path | None = None
     match: str | None = None
     bootstrap_port: int | None = None
+    opaque: bool = False
 
     @property
     def host(self) -> str:
@@ -110,7 +111,10 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A chain of services, from the entry down; *file* is the stack file, ``None`` when it was discovered; *others*: URLs of further chains seen then."""
+    """A chain of services, from the entry down; *file* is the stack file, ``None`` when it was discovered.
+
+    *others*: URLs of further chains seen then; *notes*: what could not be seen then, in sentences.
+    """
 
     name: str
     entry: str
@@ -119,6 +123,7 @@ class Stack:
     clients: Mapping[str, Client] = field(default_factory=dict)
     file: Path | None = None
     others: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def home(self) -> Path:

@@ -65,8 +65,11 @@ def is_local(host: str) -> bool:
     )
 
 
-def listening_pids(port: int) -> tuple[int, ...]:
+def listening_pids(port: int, host: str = "") -> tuple[int, ...]:
     """Processes of this host that hold a listening TCP socket on *port*; those of other users are seen only by root.
+
+    Args:
+        host: With a numeric address, only sockets that take connections of its family.
 
     Cost:
         One pass over the descriptors of all processes of this user.
@@ -79,9 +82,21 @@ def listening_pids(port: int) -> tuple[int, ...]:
             continue
         for line in lines:
             words = line.split()
-            if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+            address, _, number = words[1].rpartition(":")
+            if words[3] == "0A" and int(number, 16) == port and _takes(address, host):
                 inodes.add(words[9])
     return _holders({f"socket:[{inode}]" for inode in inodes}) if inodes else ()
+
+
+def _takes(listening: str, host: str) -> bool:
+    """Whether a listener at *listening* (hexadecimal, as /proc/net/tcp and tcp6 print it) takes connections to *host*."""
+    sixth = len(listening) > 8
+    both = listening == "0" * 32
+    mapped = listening.startswith("0" * 16 + "FFFF0000")
+    if ":" in host:
+        return sixth and not mapped
+    numeric = host.replace(".", "").isdigit()
+    return not numeric or not sixth or both or mapped
 
 
 def _holders(links: set[str]) -> tuple[int, ...]:
@@ -122,7 +137,7 @@ def service_pids(service: Service) -> tuple[int, ...]:
         return _alive([int(text)])
     if service.match is not None:
         return matching_pids(service.match)
-    return listening_pids(service.port) if is_local(service.host) else ()
+    return listening_pids(service.port, service.host) if is_local(service.host) else ()
 
 
 def matching_pids(match: str) -> tuple[int, ...]:

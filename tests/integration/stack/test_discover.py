@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from fakes.observed_start import observed
+from fakes.observed_start import SCRIPT, observed
 from vindicate.errors import MisuseError
-from vindicate.stack import discover as module
+from vindicate.stack import calls, passed_on
 from vindicate.stack.discover import discover
 from vindicate.stack.sockets import dump_sockets
 
@@ -20,9 +20,10 @@ def chain(tmp_path):
     """proxy → router → prefill and decode; the router calls prefill for everything and names decode in its arguments."""
     with contextlib.ExitStack() as opened:
         start = lambda *words: opened.enter_context(observed(tmp_path, *words))  # noqa: E731
-        prefill, decode = start("engine", "--arg", "prefill"), start("engine", "--arg", "decode")
+        prefill = start("engine", "--arg", "prefill", "--served-model-name", "tiny")
+        decode = start("engine", "--arg", "decode", "--served-model-name", "tiny")
         router = start("relay", "--upstream", prefill.port, "--arg", f"decode={decode.url}")
-        proxy = start("relay", "--upstream", router.port)
+        proxy = start("relay", "--upstream", router.port, "--arg", f"backend={router.url}")
         yield {"proxy": proxy, "router": router, "prefill": prefill, "decode": decode}
 
 
@@ -33,7 +34,8 @@ def roles(stack):
 def only(monkeypatch, *servers):
     """Hide the rest of this host from the search."""
     ports = [server.port for server in servers]
-    monkeypatch.setattr(module, "dump_sockets", lambda: dump_sockets(ports))
+    for module in (calls, passed_on):
+        monkeypatch.setattr(module, "dump_sockets", lambda: dump_sockets(ports))
 
 
 def test_follows_the_chain_from_its_entry(chain):
@@ -75,37 +77,38 @@ def test_and_by_its_environment_where_the_arguments_say_nothing(tmp_path, monkey
     assert roles(stack) == {proxy.port: "proxy", engine.port: "engine"}
 
 
+@pytest.fixture
 def unused():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+    """A port at which nobody listens, and that nobody else gets meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
-def test_what_a_relay_s_arguments_name_is_kept_where_nothing_listens(tmp_path):
-    port = unused()
-    with observed(tmp_path, "silent", "--arg", f"upstream=http://127.0.0.1:{port}") as proxy:
+def test_what_a_relay_s_arguments_name_is_kept_where_nothing_listens(tmp_path, unused):
+    with observed(tmp_path, "silent", "--arg", f"upstream=http://127.0.0.1:{unused}") as proxy:
         stack = discover(proxy.url)
-    assert set(roles(stack)) == {proxy.port, port}
-    assert next(s for s in stack.services.values() if s.port == port).name == f"pid:unknown:{port}"
+    assert set(roles(stack)) == {proxy.port, unused}
+    assert next(s for s in stack.services.values() if s.port == unused).name == f"pid:unknown:{unused}"
 
 
-def test_the_dead_side_of_a_split_pair_has_its_role(tmp_path):
-    port = unused()
+def test_the_dead_side_of_a_split_pair_has_its_role(tmp_path, unused):
     with (
         observed(tmp_path, "engine", "--arg", "prefill") as prefill,
-        observed(tmp_path, "relay", "--upstream", prefill.port, "--arg", f"second=http://127.0.0.1:{port}") as router,
+        observed(tmp_path, "relay", "--upstream", prefill.port, "--arg", f"worker=http://127.0.0.1:{unused}") as router,
     ):
         stack = discover(router.url)
-    assert roles(stack) == {router.port: "router", prefill.port: "prefill", port: "decode"}
+    assert roles(stack) == {router.port: "router", prefill.port: "prefill", unused: "decode"}
 
 
 @pytest.mark.parametrize("option", ["otlp-endpoint", "cors-origin", "webhook"])
-def test_a_dead_address_to_which_no_request_goes_is_no_service(tmp_path, option):
-    with observed(tmp_path, "silent", "--arg", f"{option}=http://127.0.0.1:{unused()}") as proxy:
+def test_a_dead_address_to_which_no_request_goes_is_no_service(tmp_path, option, unused):
+    with observed(tmp_path, "silent", "--arg", f"{option}=http://127.0.0.1:{unused}") as proxy:
         assert len(discover(proxy.url).services) == 1
 
 
-def test_an_engine_that_answers_calls_no_dead_address(tmp_path):
-    with observed(tmp_path, "engine", "--arg", f"peer=http://127.0.0.1:{unused()}") as engine:
+def test_an_engine_that_answers_calls_no_dead_address(tmp_path, unused):
+    with observed(tmp_path, "engine", "--arg", f"peer=http://127.0.0.1:{unused}") as engine:
         assert len(discover(engine.url).services) == 1
 
 
@@ -115,11 +118,9 @@ def test_an_engine_alone_is_an_engine(tmp_path):
     assert (only_one.role, only_one.engine, only_one.url, only_one.upstream) == ("engine", "sglang", engine.url, ())
 
 
-def test_a_dead_port_is_a_stack_of_one():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (dead,) = discover(f"http://127.0.0.1:{port}").services.values()
-    assert dead.name == f"pid:unknown:{port}"
+def test_a_dead_port_is_a_stack_of_one(unused):
+    (dead,) = discover(f"http://127.0.0.1:{unused}").services.values()
+    assert dead.name == f"pid:unknown:{unused}"
 
 
 @pytest.mark.parametrize(
@@ -167,12 +168,11 @@ def test_a_peer_of_an_engine_is_no_upstream(tmp_path):
         "one.set_inheritable(True)\n"
         "import os; os.execv(sys.executable,[sys.executable,*sys.argv[2:]])\n"
     )
-    script = module.__file__.replace("src/vindicate/stack/discover.py", "tests/fakes/observed.py")
     log = tmp_path / "decode.log"
     with observed(tmp_path, "engine", "--arg", "prefill") as prefill, observed(tmp_path, "silent") as link:
         with log.open("w") as out:
             decode = subprocess.Popen(
-                [sys.executable, "-c", code, str(link.port), script, "engine", "--arg", "decode"],
+                [sys.executable, "-c", code, str(link.port), str(SCRIPT), "engine", "--arg", "decode"],
                 stdout=out,
                 stderr=out,
             )
@@ -180,7 +180,9 @@ def test_a_peer_of_an_engine_is_no_upstream(tmp_path):
             while "listening" not in log.read_text():
                 assert decode.poll() is None, log.read_text()
             port = int(log.read_text().split()[-1])
-            with observed(tmp_path, "relay", "--upstream", prefill.port, "--arg", f"http://127.0.0.1:{port}") as router:
+            with observed(
+                tmp_path, "relay", "--upstream", prefill.port, "--arg", f"decode=http://127.0.0.1:{port}"
+            ) as router:
                 stack = discover(router.url)
         finally:
             decode.kill()

@@ -97,6 +97,21 @@ def test_restart_sets_and_orders_follow_the_file(write):
         ("gpus = [4, 5, 6, 7]", 'gpus = "4"', "'4'"),
         ('match = "agent_harness.py"', "match = 3", "3"),
         ("[knobs.SGLANG", "[knobz.SGLANG", "knobz"),
+        ('entry = "proxy"', "entry = 0", "0"),
+        ('entry = "proxy"', "entry = []", "[]"),
+        ('entry = "proxy"', "entry = [1]", "[1]"),
+        ('entry = "proxy"', "entry = {a = 1}", "{'a': 1}"),
+        ('name  = "dsv4"', "name = 3", "3"),
+        ('url = "http://127.0.0.1:30001"', 'url = "http://127.0.0.1:1 x"', "127.0.0.1:1 x"),
+        ('url = "http://127.0.0.1:30001"', 'url = "http://127.0.0.1:1/a?b=c"', "more than a path"),
+        ('url = "http://127.0.0.1:30001"', 'url = "http://user@127.0.0.1:1"', "login"),
+        ('metrics = "http://127.0.0.1:29000/metrics"', 'metrics = "http://h/m?api_key=x1"', "key"),
+        ("gpus = [4, 5, 6, 7]", "pid = 1000000000000000000000000000000", "range"),
+        ("gpus = [4, 5, 6, 7]", "pid = 0", "range"),
+        ("gpus = [4, 5, 6, 7]", "bootstrap_port = -1", "range"),
+        ("gpus = [4, 5, 6, 7]", 'pidfile = "a\\u0000b"', "NUL"),
+        ('health = "/health"', 'health = "/he alth"', "blanks"),
+        ('match = "agent_harness.py"', "pid = -1", "range"),
     ],
 )
 def test_names_the_line_and_the_value_of_what_is_wrong(write, old, new, says):
@@ -115,6 +130,17 @@ def test_names_the_line_and_the_value_of_what_is_wrong(write, old, new, says):
 def test_a_file_that_is_no_stack_file_is_a_clear_error(write, text):
     with pytest.raises(MisuseError):
         read_stack(write(text))
+
+
+def test_nesting_without_end_is_a_clear_error(write):
+    with pytest.raises(MisuseError, match="no valid TOML"):
+        read_stack(write("a = " + "[" * 10_000))
+
+
+@pytest.mark.parametrize("find", [find_stack_file, load_stack])
+def test_a_name_longer_than_any_file_has_is_a_clear_error(find):
+    with pytest.raises(MisuseError, match="no stack file"):
+        find("x" * 5000)
 
 
 def test_bytes_that_are_no_text_are_a_clear_error(tmp_path):
