@@ -1,17 +1,18 @@
 """How often is the verdict right? Real processes with one fault each → accuracy, convictions of innocents, time to verdict.
 
-    python benchmarks/diagnosis.py [--runs 3] [--jobs 2] [--only NAME…] [--core] [--no-stack-file] [--keep DIR]
+    python benchmarks/diagnosis.py [--runs 3] [--jobs 2] [--only NAME…] [--core] [--busy half] [--no-stack-file] [--out FILE] [--keep DIR]
+    python benchmarks/diagnosis.py --report FILE… [--cases FILE]
 
 Each run starts a fresh chain (proxy, router, prefill, decode) on free ports, lets clients of its own hang on it, and runs
-`vindicate diagnose` on it as a user would. Faults stand on the services' command lines, which the judge does not look at.
-Prints one line a scenario, then k of n with 95 % bounds.
+`vindicate diagnose` on it as a user would. What part a process plays, and which fault it has, stands in a file that nobody is shown.
+Prints one line a scenario, then k of n with 95 % bounds (verdicts.py).
 """
 
 import argparse
 import asyncio
+import http.client
 import importlib
 import json
-import math
 import os
 import random
 import signal
@@ -20,13 +21,23 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+sys.path.insert(0, str(Path(__file__).parent))  # it may be loaded by path
+from callers import CLIENTS, body, busy, forever, hang, session_of, stream
+from verdicts import bounds, grade, read_runs, report
+
+__all__ = [  # families and other benchmarks take these from here
+    "CORE", "KNOB", "PY", "SCENARIOS", "STARVED", "Chain", "Scenario", "body", "bounds", "busy", "forever", "free_ports", "hang",
+    "run_once", "session_of", "stop_all", "stream", "wait_for",
+]  # fmt: skip
 
 KNOB = "SGLANG_SM120_MMA_TARGET_CTAS"
 PY = sys.executable
@@ -57,6 +68,7 @@ class Scenario:
     plain: tuple[str, ...] | None = None
     start: Callable[["Scenario", Path], AbstractContextManager[Chain]] | None = None
     may_abstain: bool = False  # undetermined is a right answer too
+    discovered: bool = False  # without its stack file, whatever the command line says
     more: tuple[str, ...] = ()  # further words for vindicate diagnose; {NAME} is the pid of a process of the chain
 
 
@@ -163,10 +175,11 @@ def chain(scenario: Scenario, folder: Path) -> Iterator[tuple[dict[str, subproce
     entry = "proxy" if scenario.has_proxy else "router"
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for name, command in commands.items():
-            with (folder / f"{name}.log").open("wb") as log:
+        for number, (name, command) in enumerate(commands.items()):
+            with (folder / f"{number}.log").open("wb") as log:
                 env = os.environ | {KNOB: "512"}
-                running[name] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=env)
+                words = disguised(command, folder / f"{number}.json")
+                running[name] = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, env=env)
         for name, port in ports.items():
             wait_for(f"http://127.0.0.1:{port}/health" if name != "proxy" else f"http://127.0.0.1:{port}/v1/models")
         above = "engine" if scenario.plain is not None else "router"
@@ -196,8 +209,55 @@ def chain(scenario: Scenario, folder: Path) -> Iterator[tuple[dict[str, subproce
             process.wait()
 
 
+def disguised(command: list[str], file: Path) -> list[str]:
+    """The same Python program, with its arguments in *file*: its command line does not tell its part."""
+    file.write_text(json.dumps(command[1:]))
+    return [PY, str(Path(__file__).parents[1] / "tests" / "fakes" / "begin.py"), str(file)]
+
+
+@contextmanager
+def neighbour(busy: bool) -> Iterator[None]:
+    """Somebody else on this host, who wants a whole core."""
+    process = subprocess.Popen([PY, "-c", "while True: pass"]) if busy else None
+    try:
+        yield
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def baselines(running: dict[str, subprocess.Popen[bytes]], file: Path) -> dict[str, str | None]:
+    """Whom two simple ways would blame: what changed last (died or was started), and whose figures show most requests in work."""
+    import psutil
+
+    from vindicate.diagnose.progress import WORK_GAUGES, bare_name
+
+    changed = {
+        name: time.time() if process.poll() is not None else psutil.Process(process.pid).create_time()
+        for name, process in running.items()
+    }
+    in_work = {}
+    for name, said in tomllib.loads(file.read_text())["services"].items():
+        try:
+            with urllib.request.urlopen(said.get("metrics", said["url"] + "/metrics"), timeout=1) as answer:
+                page = answer.read(1_000_000).decode(errors="replace")
+        except (OSError, http.client.HTTPException):
+            continue
+        rows = (line.rpartition(" ") for line in page.splitlines() if line and not line.startswith("#"))
+        values = [float(value) for key, _, value in rows if bare_name(key.partition("{")[0]) in WORK_GAUGES]
+        in_work[name] = sum(values)
+    busiest = max(in_work, key=lambda name: in_work[name], default=None)
+    return {
+        "newest_change": max(changed, key=lambda name: changed[name], default=None),
+        "busiest_metric": busiest if busiest is not None and in_work[busiest] > 0 else None,
+    }
+
+
 def run_once(scenario: Scenario, args: argparse.Namespace) -> dict[str, object]:
     """Start the chain and its clients, diagnose, stop all; the verdict with the seconds it *took*, or a *crash*."""
+    if scenario.discovered:
+        args = argparse.Namespace(**{**vars(args), "no_stack_file": True})
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         if args.keep:
@@ -219,7 +279,9 @@ def run_once(scenario: Scenario, args: argparse.Namespace) -> dict[str, object]:
                         running[scenario.kill].wait()
                     time.sleep(1)
                 pids = {name: process.pid for name, process in running.items()}
-                return diagnose(url, file, folder, args, tuple(word.format(**pids) for word in scenario.more))
+                others = baselines(running, file)
+                verdict = diagnose(url, file, folder, args, tuple(word.format(**pids) for word in scenario.more))
+                return verdict | {"baselines": others}
             finally:
                 for client in clients:
                     client.kill()
@@ -263,36 +325,24 @@ def diagnose(
     return {"took": took, "code": result.returncode, **document}
 
 
-def grade(scenario: Scenario, verdict: dict[str, object], *, knobs_known: bool) -> dict[str, bool]:
-    """What was right and what was wrong about a verdict."""
-    healthy = scenario.layer == "none"
-    status = verdict.get("status")
-    named = verdict.get("service")
-    right = (scenario.may_abstain and status == "undetermined") or (
-        verdict.get("layer") == scenario.layer and (status == "healthy" if healthy else status == "fault")
-    )
-    cleared = verdict.get("cleared") or []
-    knob_cleared = any(KNOB in c["knobs"] for c in cleared)  # type: ignore[index, union-attr]
+def measured(scenario: Scenario, args: argparse.Namespace, *, busy: bool) -> dict[str, Any]:
+    """One run as it is written down: what was true, what was said, and under which circumstances."""
+    try:
+        with neighbour(busy):
+            verdict = run_once(scenario, args)
+    except TimeoutError as error:
+        verdict = {"took": 0.0, "crash": f"the chain was not ready: {error}"}
+    kept = ("status", "layer", "service", "mechanism", "confidence", "cleared", "window_s", "took", "code", "crash")
+    truth = ("layer", "service", "mechanism", "may_abstain", "decode_cleared")
     return {
-        "layer": right,
-        "mechanism": right and verdict.get("mechanism") == scenario.mechanism,
-        "innocent": status == "fault" and not right,
-        "false_alarm": healthy and status == "fault",
-        "abstained": status == "undetermined",
-        "cleared": knob_cleared == scenario.decode_cleared or scenario.decode_cleared is None or not knobs_known,
-        "crash": "crash" in verdict,
-        "named": named is not None,
+        "scenario": scenario.name,
+        "truth": {name: getattr(scenario, name) for name in truth},
+        "busy": busy,
+        "stack_file": not args.no_stack_file,
+        "knob": KNOB,
+        "baselines": verdict.get("baselines"),
+        "verdict": {name: verdict[name] for name in kept if name in verdict},
     }
-
-
-def bounds(k: int, n: int) -> str:
-    """Write k of n with Wilson's 95 % interval."""
-    if not n:
-        return "0 of 0"
-    z, p = 1.96, k / n
-    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return f"{k} of {n} (95 %: {100 * max(0.0, middle - half):.0f} to {100 * min(1.0, middle + half):.0f} %)"
 
 
 def main() -> int:
@@ -303,6 +353,10 @@ def main() -> int:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--core", action="store_true", help="only those that must never be wrong")
     parser.add_argument("--no-stack-file", action="store_true")
+    parser.add_argument("--busy", choices=("none", "half", "all"), default="none", help="runs with a busy neighbour")
+    parser.add_argument("--out", type=Path, help="add a line of JSON for each run to this file, as it ends")
+    parser.add_argument("--report", type=Path, nargs="+", help="run nothing: print the tables of these files")
+    parser.add_argument("--cases", type=Path, help="published cases, JSON lines: how many of them have a scenario")
     parser.add_argument("--keep")
     parser.add_argument("--more", nargs="*", default=[], help="further words for vindicate diagnose")
     parser.add_argument("--client")
@@ -310,125 +364,29 @@ def main() -> int:
     args = parser.parse_args()
     if args.client:
         return asyncio.run(CLIENTS[args.client](args.url)) or 0
+    known = [s.mechanism for s in SCENARIOS if s.mechanism]
+    if args.report:
+        print("\n".join(report(read_runs(args.report), args.cases, known)))
+        return 0
     chosen = [s for s in (SCENARIOS[:CORE] if args.core else SCENARIOS) if not args.only or s.name in args.only]
-    results: dict[str, list[tuple[dict[str, object], dict[str, bool]]]] = {s.name: [] for s in chosen}
+    runs: list[dict[str, Any]] = []
 
-    def one(scenario: Scenario) -> None:
-        try:
-            verdict = run_once(scenario, args)
-        except TimeoutError as error:
-            verdict = {"took": 0.0, "crash": f"the chain was not ready: {error}"}
-        results[scenario.name].append((verdict, grade(scenario, verdict, knobs_known=not args.no_stack_file)))
+    def one(scenario: Scenario, number: int) -> None:
+        run = measured(scenario, args, busy=args.busy == "all" or (args.busy == "half" and number % 2 == 1))
+        runs.append(run)
+        if args.out:
+            with args.out.open("a") as file:
+                file.write(json.dumps(run) + "\n")
 
-    plan = [scenario for _ in range(args.runs) for scenario in chosen]
     pool = ThreadPoolExecutor(args.jobs)
     try:
-        list(pool.map(one, plan))
+        list(pool.map(lambda job: one(*job), [(s, number) for number in range(args.runs) for s in chosen]))
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C: what runs is stopped in good order, what waits is not begun
-    for scenario in chosen:
-        rows = results[scenario.name]
-        said = {
-            f"{v.get('status')}/{v.get('service')}/{v.get('mechanism')}" if "crash" not in v else f"CRASH {v['crash']}"
-            for v, _ in rows
-        }
-        confidence = min((float(v.get("confidence", 0)) for v, _ in rows), default=0.0)  # type: ignore[arg-type]
-        marks = " ".join(
-            f"{key} {sum(g[key] for _, g in rows)}/{len(rows)}" for key in ("layer", "mechanism", "cleared")
-        )
-        print(f"{scenario.name:22} {marks}  confidence >= {confidence:.2f}  {'; '.join(sorted(said))}")
-    grades = [g for rows in results.values() for _, g in rows]
-    healthy = [g for s in chosen if s.layer == "none" for _, g in results[s.name]]
-    faulty = [g for s in chosen if s.layer != "none" for _, g in results[s.name]]
-    times = sorted(float(v["took"]) for rows in results.values() for v, _ in rows)  # type: ignore[arg-type]
-    print()
-    print("layer right              ", bounds(sum(g["layer"] for g in grades), len(grades)))
-    print("mechanism right (faults) ", bounds(sum(g["mechanism"] for g in faulty), len(faulty)))
-    print("innocents convicted      ", bounds(sum(g["innocent"] for g in grades), len(grades)))
-    print("false alarms (healthy)   ", bounds(sum(g["false_alarm"] for g in healthy), len(healthy)))
-    print("abstained                ", bounds(sum(g["abstained"] for g in grades), len(grades)))
-    print("knob cleared as it should", bounds(sum(g["cleared"] for g in grades), len(grades)))
-    print(f"time to verdict           median {times[len(times) // 2]:.1f} s, worst {times[-1]:.1f} s")
-    return 0 if all(g["layer"] for g in grades) else 1
+    print("\n".join(report(runs, args.cases, known)))
+    return 0 if all(grade(run, KNOB)["layer"] for run in runs) else 1
 
 
-# ---- clients ---------------------------------------------------------------------------------------------------------
-
-
-def body(max_tokens: int, words: int = 40) -> dict[str, object]:
-    """A chat of random words, so that no cache knows it."""
-    text = " ".join(f"w{random.randrange(10_000)}" for _ in range(words))
-    return {
-        "model": "reference",
-        "messages": [{"role": "user", "content": text}],
-        "max_tokens": max_tokens,
-        "stream": True,
-        "ignore_eos": True,
-    }
-
-
-async def stream(session, url: str, max_tokens: int, *, stop_after: int | None = None) -> None:  # noqa: ANN001
-    """Read one answer, or leave after *stop_after* events."""
-    async with session.post(url + "/v1/chat/completions", json=body(max_tokens)) as response:
-        if response.status != 200:
-            await asyncio.sleep(0.5)
-        seen = 0
-        async for line in response.content:
-            seen += line.startswith(b"data:")
-            if stop_after is not None and seen >= stop_after:
-                response.close()
-                return
-
-
-def session_of(n: int):  # noqa: ANN201
-    """A client with *n* connections that it keeps alive."""
-    import aiohttp
-
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=n), timeout=aiohttp.ClientTimeout(total=None))
-
-
-async def forever(session, url: str, max_tokens: int) -> None:  # noqa: ANN001
-    """Ask again and again."""
-    import aiohttp
-
-    while True:
-        try:
-            await stream(session, url, max_tokens)
-        except (aiohttp.ClientError, OSError):
-            await asyncio.sleep(0.5)
-
-
-async def hang(url: str) -> None:
-    """Eight agents, round after round, with patience without end."""
-    async with session_of(8) as session:
-        await asyncio.gather(*(forever(session, url, 48) for _ in range(8)))
-
-
-async def busy(url: str) -> None:
-    """Twelve agents, round after round."""
-    async with session_of(12) as session:
-        await asyncio.gather(*(forever(session, url, 64) for _ in range(12)))
-
-
-async def leave(url: str) -> None:
-    """Cancel streams in the middle, more than any small pool has slots; each on its own connection."""
-    for _ in range(6):
-        async with session_of(1) as session:
-            try:
-                async with asyncio.timeout(3):
-                    await stream(session, url, 200, stop_after=4)
-            except TimeoutError:
-                pass
-
-
-async def idle(url: str) -> None:
-    """Finish some requests and keep the connections."""
-    async with session_of(6) as session:
-        await asyncio.gather(*(stream(session, url, 16) for _ in range(6)))
-        await asyncio.sleep(3600)
-
-
-CLIENTS = {"hang": hang, "busy": busy, "leave": leave, "idle": idle}
 MARK = "VINDICATE_BENCHMARK"
 
 

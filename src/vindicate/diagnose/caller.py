@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vindicate.diagnose.clients import STANDS_S, Caller, callers_of, since_when
 from vindicate.diagnose.link import Link
-from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.rule import Against, Clue, Scene, count
 from vindicate.record.diagnosis import FindingKind
 from vindicate.record.observation import Connection
 
@@ -132,25 +132,20 @@ def _half_closed(scene: Scene, caller: Caller) -> Iterator[Clue]:
     slots = not ended or (len(ended) >= 3 and small)
     mechanism = "client.pool_slot_leak" if slots else "client.half_closed_ignored"
     how = "right after the last byte of an answer, or with a request unanswered" if ended else "long ago"
-    yield Clue(
-        service=caller.name,
-        kind="socket",
-        layer="client",
-        mechanism=mechanism,
-        strength=(0.65 if ended else 0.5) * (0.6 if works else 1.0),
-        text=f"{caller.name} holds {count(len(stand), 'connection')} that the other side closed at least {age:.0f} s ago, {how}, and has not closed them",
-        measured=measured,
+    against = Against(caller.name, mechanism, layer="client")
+    yield against(
+        "socket",
+        (0.65 if ended else 0.5) * (0.6 if works else 1.0),
+        f"{caller.name} holds {count(len(stand), 'connection')} that the other side closed at least {age:.0f} s ago, {how}, and has not closed them",
+        **measured,
     )
     yield from _passes(scene, caller, mechanism, 0.25 if works else 0.5)
     if not works:
-        yield Clue(
-            service=caller.name,
-            kind="wait-for",
-            layer="client",
-            mechanism=mechanism,
-            strength=0.4,
-            text=f"no service owes {caller.name} anything: no request of its was under way in the whole window",
-            measured={"requests_under_way": 0},
+        yield against(
+            "wait-for",
+            0.4,
+            f"no service owes {caller.name} anything: no request of its was under way in the whole window",
+            requests_under_way=0,
         )
     yield from _named(caller, mechanism)
 

@@ -1,11 +1,12 @@
 """The services of a capture → who is above whom, which process and which address belongs to which."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
 from vindicate.record.observation import Address, Capture, SeenService
 
-__all__ = ["RELAYS", "Chain", "chain_of", "same_host"]
+__all__ = ["RELAYS", "Chain", "address_in", "chain_of", "port_in", "same_host"]
 
 RELAYS = ("proxy", "gateway", "router")
 _ANY_HOST = ("0.0.0.0", "::", "*", "")  # noqa: S104 compared with, never bound
@@ -37,7 +38,7 @@ class Chain:
 
     def is_relay(self, name: str) -> bool:
         """Whether it hands requests on: it has somebody to hand them to, or its role says so."""
-        return bool(self.services[name].upstream) or self.role(name) in RELAYS
+        return name in self.services and (bool(self.services[name].upstream) or self.role(name) in RELAYS)
 
     def below(self, name: str) -> tuple[str, ...]:
         """Every service under *name*, nearest first."""
@@ -60,6 +61,21 @@ class Chain:
         return self.ports.get(address.port) if local else None
 
 
+def address_in(url: str | None) -> Address | None:
+    """Host and port that *url* names, with a scheme or without; ``None`` where it names no port."""
+    try:
+        parts = urlsplit(url if url and "://" in url else f"http://{url or ''}")
+        return Address(parts.hostname or "", parts.port) if parts.port else None
+    except ValueError:
+        return None
+
+
+def port_in(url: str | None) -> int | None:
+    """The port that *url* names."""
+    address = address_in(url)
+    return address.port if address is not None else None
+
+
 def same_host(declared: str, seen: str) -> bool:
     """Whether a connection end *seen* can belong to a listener *declared*; loopback names are one host."""
     if declared in _ANY_HOST or declared == seen:
@@ -73,7 +89,8 @@ def _is_loopback(host: str) -> bool:
 
 def chain_of(capture: Capture) -> Chain:
     """Put the services of *capture* in order and find the owner of every process it mentions."""
-    services = {seen.name: seen for seen in capture.services if not seen.client}
+    names = {seen.name for seen in capture.services if not seen.client}
+    services = {seen.name: _known_upstream(seen, names) for seen in capture.services if not seen.client}
     clients = tuple(seen for seen in capture.services if seen.client)
     owner_of: dict[int, str] = {}
     for seen in capture.services:
@@ -95,6 +112,12 @@ def chain_of(capture: Capture) -> Chain:
         hosts=frozenset(c.local.host for c in capture.connections),
         ports=_ports(capture, services, owner_of),
     )
+
+
+def _known_upstream(seen: SeenService, names: set[str]) -> SeenService:
+    """The service with those upstream that were looked at, and opaque when some were not."""
+    upstream = tuple(name for name in dict.fromkeys(seen.upstream) if name in names and name != seen.name)
+    return seen if upstream == seen.upstream else replace(seen, upstream=upstream, opaque=True)
 
 
 def _ports(capture: Capture, services: Mapping[str, SeenService], owner_of: Mapping[int, str]) -> dict[int, str]:

@@ -6,8 +6,8 @@ no answer of its own may still be unfinished: its figures say so, or no connecti
 """
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
+from vindicate.diagnose.chain import port_in
 from vindicate.diagnose.progress import bare_name
 from vindicate.diagnose.rule import Scene, count
 from vindicate.record.diagnosis import Clearance
@@ -86,7 +86,7 @@ def _unfinished(scene: Scene, name: str) -> float | None:
     """
     n, seen = scene.progress[name].http_active, scene.chain.services[name]
     pages = [s for s in scene.capture.scrapes if s.service == name and s.kind == "metrics" and s.values]
-    same_port = seen.address is not None and all(urlsplit(s.url).port == seen.address.port for s in pages)
+    same_port = seen.address is not None and all(port_in(s.url) == seen.address.port for s in pages)
     bare = {m.labels for s in pages for m in s.values if bare_name(m.name) == "http_connections_active"} == {()}
     tells = bool(seen.upstream) and all(below in scene.awaited for below in seen.upstream)
     return n - 1 if n is not None and scene.chain.is_relay(name) and same_port and bare and tells else n

@@ -7,7 +7,7 @@ from statistics import median
 from vindicate.diagnose.account import NodeAccount
 from vindicate.diagnose.exchange import End, end_of
 from vindicate.diagnose.ladder import fault_class
-from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.rule import Against, Clue, Scene, count
 
 __all__ = ["cuts"]
 
@@ -64,21 +64,21 @@ def _at_one_age(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
     ]
     if older:
         return
-    yield Clue(
-        service=node.name,
-        kind="socket",
-        mechanism=_TOTAL,
-        strength=0.65,
-        text=f"{node.name} itself closed {count(len(own), 'connection')} of callers in mid-answer, each {age:g} s after its request",
-        measured={"cut": len(own), "age_s": age, "spread_s": round(_spread(own), 3)},
+    against = Against(node.name, _TOTAL)
+    yield against(
+        "socket",
+        0.65,
+        f"{node.name} itself closed {count(len(own), 'connection')} of callers in mid-answer, each {age:g} s after its request",
+        cut=len(own),
+        age_s=age,
+        spread_s=round(_spread(own), 3),
     )
-    yield Clue(
-        service=node.name,
-        kind="conservation",
-        mechanism=_TOTAL,
-        strength=0.6,
-        text=f"upstream {count(len(flowed), 'answer')} of these came on until {node.name} closed them too; no service below had ended one",
-        measured={"flowing_upstream": len(flowed), "closed_by_upstream": 0},
+    yield against(
+        "conservation",
+        0.6,
+        f"upstream {count(len(flowed), 'answer')} of these came on until {node.name} closed them too; no service below had ended one",
+        flowing_upstream=len(flowed),
+        closed_by_upstream=0,
     )
 
 
@@ -116,31 +116,30 @@ def _before_first_byte(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
     proof = probe is not None and abs(probe[0] - age) <= 0.3
     if not proof and not (0.5 * age <= longest <= age + 0.3 and _works(scene, node)):
         return  # what it gave up on may have been a service that hangs
-    yield Clue(
-        service=node.name,
-        kind="socket",
-        mechanism=_FIRST,
-        strength=0.6,
-        text=f"{node.name} gave up {count(len(told), 'request')} upstream, each after {age:g} s without a byte; the longest wait it allowed an answer was {longest:.1f} s",
-        measured={"given_up": len(told), "age_s": age, "longest_answered_s": round(longest, 2)},
+    against = Against(node.name, _FIRST)
+    yield against(
+        "socket",
+        0.6,
+        f"{node.name} gave up {count(len(told), 'request')} upstream, each after {age:g} s without a byte; the longest wait it allowed an answer was {longest:.1f} s",
+        given_up=len(told),
+        age_s=age,
+        longest_answered_s=round(longest, 2),
     )
-    yield Clue(
-        service=node.name,
-        kind="conservation",
-        mechanism=_FIRST,
-        strength=0.6,
-        text=f"the callers of {count(len(told), 'request')} were answered by {node.name} itself: upstream no byte of answer had come",
-        measured={"answered_by_itself": len(told), "response_bytes_in": 0},
+    yield against(
+        "conservation",
+        0.6,
+        f"the callers of {count(len(told), 'request')} were answered by {node.name} itself: upstream no byte of answer had come",
+        answered_by_itself=len(told),
+        response_bytes_in=0,
     )
     if probe is not None and proof:
         through, past = probe
-        yield Clue(
-            service=node.name,
-            kind="probe",
-            mechanism=_FIRST,
-            strength=0.75,
-            text=f"a small request through {node.name} was given up after {through:.1f} s; past it its first byte came after {past:.1f} s and it was complete",
-            measured={"through_s": round(through, 2), "first_byte_past_s": round(past, 2)},
+        yield against(
+            "probe",
+            0.75,
+            f"a small request through {node.name} was given up after {through:.1f} s; past it its first byte came after {past:.1f} s and it was complete",
+            through_s=round(through, 2),
+            first_byte_past_s=round(past, 2),
         )
 
 

@@ -1,12 +1,12 @@
 """How a relay admits, chooses and lets go: refusals with nobody inside, workers that are not there, counts and streams of callers who left."""
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
+from vindicate.diagnose.chain import address_in
 from vindicate.diagnose.ladder import fault_class
 from vindicate.diagnose.link import ANSWER_BYTES, MIN_REQUEST_BYTES, Link, sent_at
-from vindicate.diagnose.rule import Clue, Scene, count, oldest
-from vindicate.record.observation import Address, ProbeResult, Scrape
+from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
+from vindicate.record.observation import ProbeResult, Scrape
 
 __all__ = ["dispatches", "strangers", "worker_figures"]
 
@@ -55,31 +55,23 @@ def _turned_away(scene: Scene, name: str) -> Iterator[Clue]:
         return
     mechanism = "router.permit_leak"
     where = f"; straight to {past[0].target} the same was complete in {past[0].total_s:.1f} s" if past else ""
-    yield Clue(
-        service=name,
-        kind="probe",
-        mechanism=mechanism,
-        strength=0.6 if past else 0.3,
-        text=f"{name} turned our request away ({refused[0].status}) for load{where}",
-        measured={"status": refused[0].status, "past_s": round(past[0].total_s, 2) if past else None},
+    against = Against(name, mechanism)
+    yield against(
+        "probe",
+        0.6 if past else 0.3,
+        f"{name} turned our request away ({refused[0].status}) for load{where}",
+        status=refused[0].status,
+        past_s=round(past[0].total_s, 2) if past else None,
     )
     if scene.engines_idle(name):
-        yield Clue(
-            service=name,
-            kind="counter",
-            mechanism=mechanism,
-            strength=0.4,
-            text="the engines below it had nothing running and nothing queued",
-            measured={"in_work": 0},
-        )
+        yield against("counter", 0.4, "the engines below it had nothing running and nothing queued", in_work=0)
     if asks and node.visible:
-        yield Clue(
-            service=name,
-            kind="conservation",
-            mechanism=mechanism,
-            strength=0.6,
-            text=f"{name} took {count(len(asks), 'request')} of its callers in the window and handed none on",
-            measured={"requests_in": len(asks), "requests_out": 0},
+        yield against(
+            "conservation",
+            0.6,
+            f"{name} took {count(len(asks), 'request')} of its callers in the window and handed none on",
+            requests_in=len(asks),
+            requests_out=0,
         )
 
 
@@ -108,29 +100,22 @@ def _breaker(scene: Scene, name: str) -> Iterator[Clue]:
         )
         return
     mechanism = "router.breaker_open"
-    yield Clue(
-        service=name,
-        kind="counter",
-        mechanism=mechanism,
-        strength=0.75,
-        text=f"the breaker of {name} for {', '.join(fit)} stood open all the while, though straight they answer complete",
-        measured={"open": len(shut), "of_them_fit": len(fit)},
+    against = Against(name, mechanism)
+    yield against(
+        "counter",
+        0.75,
+        f"the breaker of {name} for {', '.join(fit)} stood open all the while, though straight they answer complete",
+        open=len(shut),
+        of_them_fit=len(fit),
     )
-    yield Clue(
-        service=name,
-        kind="probe",
-        mechanism=mechanism,
-        strength=0.75,
-        text=f"{name} answered our request with {refused[0].status} in {refused[0].total_s:.1f} s",
-        measured={"status": refused[0].status},
+    yield against(
+        "probe",
+        0.75,
+        f"{name} answered our request with {refused[0].status} in {refused[0].total_s:.1f} s",
+        status=refused[0].status,
     )
-    yield Clue(
-        service=name,
-        kind="queue",
-        mechanism=mechanism,
-        strength=0.4,
-        text=f"{name} has no worker left to choose: {count(len(shut), 'breaker')} open",
-        measured={"open": len(shut)},
+    yield against(
+        "queue", 0.4, f"{name} has no worker left to choose: {count(len(shut), 'breaker')} open", open=len(shut)
     )
 
 
@@ -168,32 +153,30 @@ def _ghost(scene: Scene, name: str) -> Iterator[Clue]:
     ]
     if not (theirs or waiting) or 2 * len(knocking) < len(node.held):
         return  # it knocks for some purpose of its own
-    yield Clue(
-        service=name,
-        kind="socket",
-        mechanism=mechanism,
-        strength=0.6,
-        text=f"{count(len(knocking), 'connection')} of {name} to {address} got no handshake (SYN_SENT); no service of the chain listens there",
-        measured={"syn_sent": len(knocking), "address": address},
+    against = Against(name, mechanism)
+    yield against(
+        "socket",
+        0.6,
+        f"{count(len(knocking), 'connection')} of {name} to {address} got no handshake (SYN_SENT); no service of the chain listens there",
+        syn_sent=len(knocking),
+        address=address,
     )
     if waiting:
-        yield Clue(
-            service=name,
-            kind="wait-for",
-            mechanism=mechanism,
-            strength=0.6,
-            text=f"{count(len(waiting), 'request')} at {name} wait with them and reached no worker, the oldest for {oldest(tuple(waiting)):.1f} s",
-            measured={"waiting": len(waiting), "held": len(node.held)},
+        yield against(
+            "wait-for",
+            0.6,
+            f"{count(len(waiting), 'request')} at {name} wait with them and reached no worker, the oldest for {oldest(tuple(waiting)):.1f} s",
+            waiting=len(waiting),
+            held=len(node.held),
         )
     good = [p for p in scene.ladder.good if p.target == name]
     if theirs:
-        yield Clue(
-            service=name,
-            kind="probe",
-            mechanism=mechanism,
-            strength=0.6 if good else 0.5,
-            text=f"of {len(good) + len(silent)} small requests to {name}, {len(silent)} failed as it knocked there, and {len(good)} were complete",
-            measured={"failed": len(silent), "complete": len(good)},
+        yield against(
+            "probe",
+            0.6 if good else 0.5,
+            f"of {len(good) + len(silent)} small requests to {name}, {len(silent)} failed as it knocked there, and {len(good)} were complete",
+            failed=len(silent),
+            complete=len(good),
         )
 
 
@@ -218,12 +201,8 @@ def worker_figures(scene: Scene, name: str, names: tuple[str, ...]) -> dict[str,
 
 
 def _worker_at(scene: Scene, url: str) -> str | None:
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return None
-    return scene.chain.callee_at(Address(host, port)) if port else None
+    address = address_in(url)
+    return scene.chain.callee_at(address) if address is not None else None
 
 
 def _funnel(scene: Scene, name: str) -> Iterator[Clue]:
@@ -242,30 +221,22 @@ def _funnel(scene: Scene, name: str) -> Iterator[Clue]:
             continue  # it is sent some
         mechanism, phantom = "router.load_counter_leak", min(counted[idle])
         waits = scene.progress[crowded[0]].floor("waiting")
-        yield Clue(
-            service=name,
-            kind="counter",
-            mechanism=mechanism,
-            strength=0.65,
-            text=f"{name} counts {phantom:g} requests at {idle}, which itself had {_most_in_work(scene, idle):g} in work at most",
-            measured={"counted": phantom, "in_work": _most_in_work(scene, idle)},
+        against = Against(name, mechanism)
+        yield against(
+            "counter",
+            0.65,
+            f"{name} counts {phantom:g} requests at {idle}, which itself had {_most_in_work(scene, idle):g} in work at most",
+            counted=phantom,
+            in_work=_most_in_work(scene, idle),
         )
-        yield Clue(
-            service=name,
-            kind="queue",
-            mechanism=mechanism,
-            strength=0.6,
-            text=f"{waits:g} requests queued at {crowded[0]} all the while, beside {idle} where none did",
-            measured={"queued": waits, "queued_beside": 0},
+        yield against(
+            "queue",
+            0.6,
+            f"{waits:g} requests queued at {crowded[0]} all the while, beside {idle} where none did",
+            queued=waits,
+            queued_beside=0,
         )
-        yield Clue(
-            service=name,
-            kind="socket",
-            mechanism=mechanism,
-            strength=0.4,
-            text=f"{name} sent {idle} no request in the whole window",
-            measured={"requests": 0},
-        )
+        yield against("socket", 0.4, f"{name} sent {idle} no request in the whole window", requests=0)
 
 
 def _most_in_work(scene: Scene, worker: str) -> float:
@@ -310,21 +281,20 @@ def _orphans(scene: Scene, name: str) -> Iterator[Clue]:
     if len(lone) < 2 or went > total - 0.6 * came or came < 2 * ANSWER_BYTES:
         return
     mechanism = "router.cancel_not_propagated"
-    yield Clue(
-        service=name,
-        kind="socket",
-        mechanism=mechanism,
-        strength=0.6,
-        text=f"{name} still takes {count(len(lone), 'stream')} from upstream for which no caller is connected",
-        measured={"streams": len(lone), "callers": len(spare)},
+    against = Against(name, mechanism)
+    yield against(
+        "socket",
+        0.6,
+        f"{name} still takes {count(len(lone), 'stream')} from upstream for which no caller is connected",
+        streams=len(lone),
+        callers=len(spare),
     )
-    yield Clue(
-        service=name,
-        kind="conservation",
-        mechanism=mechanism,
-        strength=0.6,
-        text=f"{total} answer bytes came to {name} and {went} left it",
-        measured={"response_bytes_in": total, "response_bytes_out": went},
+    yield against(
+        "conservation",
+        0.6,
+        f"{total} answer bytes came to {name} and {went} left it",
+        response_bytes_in=total,
+        response_bytes_out=went,
     )
 
 
@@ -367,29 +337,20 @@ def _lost_leg(scene: Scene, name: str) -> Iterator[Clue]:
                 text=f"{', '.join(legs[other])} counted {count(int(refused), 'inference request')} answered with an error",
                 measured={"refused": refused},
             )
-        yield Clue(
-            service=name,
-            kind="counter",
-            mechanism=mechanism,
-            strength=0.6 * sure,
-            text=f"{' and '.join(holders)} held {held:g} requests for a partner from look to look, and at times no {other} had any",
-            measured={f"held_at_{role}": held, f"floor_at_{other}": 0},
+        against = Against(name, mechanism)
+        yield against(
+            "counter",
+            0.6 * sure,
+            f"{' and '.join(holders)} held {held:g} requests for a partner from look to look, and at times no {other} had any",
+            **{f"held_at_{role}": held, f"floor_at_{other}": 0},
         )
-        yield Clue(
-            service=name,
-            kind="wait-for",
-            mechanism=mechanism,
-            strength=0.5 * sure,
-            text=f"{name} waits on {count(len(waits), 'connection')} for {role}, the oldest for {oldest(waits):.1f} s, and on none so long for {other}",
-            measured={f"owed_by_{role}": len(waits), f"owed_by_{other}": 0},
+        yield against(
+            "wait-for",
+            0.5 * sure,
+            f"{name} waits on {count(len(waits), 'connection')} for {role}, the oldest for {oldest(waits):.1f} s, and on none so long for {other}",
+            **{f"owed_by_{role}": len(waits), f"owed_by_{other}": 0},
         )
-        yield Clue(
-            service=name,
-            kind="probe",
-            mechanism=mechanism,
-            strength=0.35 * sure,
-            text="a fresh request to the same workers as a pair was complete",
-        )
+        yield against("probe", 0.35 * sure, "a fresh request to the same workers as a pair was complete")
 
 
 def _held_lately(scene: Scene, worker: str, stages: tuple[str, ...]) -> float:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from vindicate.diagnose.link import Link
 from vindicate.diagnose.progress import WORK_GAUGES, Reading, bare_name
-from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.rule import Against, Clue, Scene, count
 from vindicate.record.observation import Scrape
 
 __all__ = ["lying_figures"]
@@ -54,24 +54,16 @@ def _negative(scene: Scene, name: str, pages: list[Scrape]) -> Iterator[Clue]:
         return
     gauge, values = min(lasting.items(), key=lambda item: min(item[1]))
     mechanism = "metrics.negative_delta"
-    yield Clue(
-        service=name,
-        kind="counter",
-        layer="metrics",
-        mechanism=mechanism,
-        strength=0.75,
-        text=f"{gauge} of {name} was {min(values):g} at {count(len(values), 'look')}: no count of requests is below zero",
-        measured={"value": min(values), "looks": len(values)},
+    against = Against(name, mechanism, layer="metrics")
+    yield against(
+        "counter",
+        0.75,
+        f"{gauge} of {name} was {min(values):g} at {count(len(values), 'look')}: no count of requests is below zero",
+        value=min(values),
+        looks=len(values),
     )
     if _one_life(scene, name):
-        yield Clue(
-            service=name,
-            kind="process",
-            layer="metrics",
-            mechanism=mechanism,
-            strength=0.4,
-            text=f"the processes of {name} were the same all the while, so it is no restart",
-        )
+        yield against("process", 0.4, f"the processes of {name} were the same all the while, so it is no restart")
 
 
 def _disagreeing(scene: Scene, name: str, pages: list[Scrape]) -> Iterator[Clue]:
@@ -87,27 +79,25 @@ def _disagreeing(scene: Scene, name: str, pages: list[Scrape]) -> Iterator[Clue]
         return
     worst = max(back, key=lambda key: falls[key])
     mechanism = "metrics.multiprocess_exposition"
-    yield Clue(
-        service=name,
-        kind="counter",
-        layer="metrics",
-        mechanism=mechanism,
-        strength=0.7,
-        text=f"{worst[0]} of {name} fell {count(falls[worst], 'time')} in {len(pages)} looks and came back, which a counter of one process cannot",
-        measured={"falls": falls[worst], "looks": len(pages), "series": len(back)},
+    against = Against(name, mechanism, layer="metrics")
+    yield against(
+        "counter",
+        0.7,
+        f"{worst[0]} of {name} fell {count(falls[worst], 'time')} in {len(pages)} looks and came back, which a counter of one process cannot",
+        falls=falls[worst],
+        looks=len(pages),
+        series=len(back),
     )
     where = scene.chain.services[name].address
     here = [one for one in scene.capture.listeners if where is not None and one.local.port == where.port]
     answering = {pid for one in here for pid in one.pids}
     if len(here) > 1 or len(answering) > 1:
-        yield Clue(
-            service=name,
-            kind="socket",
-            layer="metrics",
-            mechanism=mechanism,
-            strength=0.5,
-            text=f"its port is served by more than one ({count(len(here), 'socket')}, processes: {len(answering)}), each with figures of its own",
-            measured={"listeners": len(here), "processes": len(answering)},
+        yield against(
+            "socket",
+            0.5,
+            f"its port is served by more than one ({count(len(here), 'socket')}, processes: {len(answering)}), each with figures of its own",
+            listeners=len(here),
+            processes=len(answering),
         )
 
 
@@ -164,33 +154,22 @@ def _stale(scene: Scene, name: str) -> Iterator[Clue]:
     after = progress.in_work_last
     tail = f", and the gauge went to {after:g} upon it" if after is not None and after < min(before) else ""
     misled = _misled(scene, name)
-    yield Clue(
-        service=name,
-        kind="counter",
-        layer="metrics",
-        mechanism=mechanism,
-        strength=0.6 if misled else 0.4,
-        text=f"{name} showed {min(before):g} requests in work, and {f'of them {vanished:g} were gone a look later with no request ended' if vanished >= 2 else count(len(in_use), 'connection') + ' to it could carry one'}",
-        measured={"gauge": min(before), "connections": len(in_use), "after": after},
+    against = Against(name, mechanism, layer="metrics")
+    yield against(
+        "counter",
+        0.6 if misled else 0.4,
+        f"{name} showed {min(before):g} requests in work, and {f'of them {vanished:g} were gone a look later with no request ended' if vanished >= 2 else count(len(in_use), 'connection') + ' to it could carry one'}",
+        gauge=min(before),
+        connections=len(in_use),
+        after=after,
     )
-    yield Clue(
-        service=name,
-        kind="probe",
-        layer="metrics",
-        mechanism=mechanism,
-        strength=0.5 if misled else 0.3,
-        text=f"{name} answered a small request complete{tail}",
-        measured={"after": after},
-    )
+    yield against("probe", 0.5 if misled else 0.3, f"{name} answered a small request complete{tail}", after=after)
     if misled:
-        yield Clue(
-            service=name,
-            kind="queue",
-            layer="metrics",
-            mechanism=mechanism,
-            strength=0.6,
-            text=f"requests queued at {misled} while {name} was sent none",
-            measured={"queued": scene.progress[misled].gauges["waiting"].last},
+        yield against(
+            "queue",
+            0.6,
+            f"requests queued at {misled} while {name} was sent none",
+            queued=scene.progress[misled].gauges["waiting"].last,
         )
 
 

@@ -6,7 +6,7 @@ from statistics import median
 
 from vindicate.diagnose.account import NodeAccount
 from vindicate.diagnose.link import ANSWER_BYTES, HEARTBEAT_BYTES, Link
-from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.rule import Against, Clue, Scene, count
 from vindicate.record.observation import ProbeResult
 
 __all__ = ["misframings"]
@@ -39,32 +39,28 @@ def _below(scene: Scene, name: str) -> list[ProbeResult]:
 def _in_blocks(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
     lumps, streams = _lumps(node.down), _streams(node.up)
     shown = _lumped_probe(scene, node.name)
+    against = Against(node.name, _BUFFERS)
     if shown is not None:
         through, past = shown
-        yield Clue(
-            service=node.name,
-            kind="probe",
-            mechanism=_BUFFERS,
-            strength=0.65,
-            text=f"through {node.name} a short stream of ours came in {count(len(through.gaps_s) + 1, 'block')} after {through.first_byte_s:.2f} s; "
+        yield against(
+            "probe",
+            0.65,
+            f"through {node.name} a short stream of ours came in {count(len(through.gaps_s) + 1, 'block')} after {through.first_byte_s:.2f} s; "
             f"past it it began after {past.first_byte_s:.2f} s and came in {len(past.gaps_s) + 1} pieces over {sum(past.gaps_s):.2f} s",
-            measured={
-                "first_byte_through_s": round(through.first_byte_s or 0.0, 3),
-                "first_byte_past_s": round(past.first_byte_s or 0.0, 3),
-                "pieces_past": len(past.gaps_s) + 1,
-            },
+            first_byte_through_s=round(through.first_byte_s or 0.0, 3),
+            first_byte_past_s=round(past.first_byte_s or 0.0, 3),
+            pieces_past=len(past.gaps_s) + 1,
         )
     if not node.visible or len(lumps) < 2 or len(streams) < 2 or _streams(node.down):
         return
     wait = median(lumps)
-    yield Clue(
-        service=node.name,
-        kind="socket",
-        mechanism=_BUFFERS,
-        # Alone it may be callers who asked for whole answers, which the relay fetches as streams.
-        strength=0.6 if shown is not None else 0.3,
-        text=f"upstream {count(len(streams), 'answer')} flowed to {node.name} in many pieces; its callers got theirs in blocks, silent for {wait:.1f} s before each",
-        measured={"streams_upstream": len(streams), "blocks_to_callers": len(lumps), "silence_s": round(wait, 2)},
+    yield against(
+        "socket",
+        0.6 if shown is not None else 0.3,
+        f"upstream {count(len(streams), 'answer')} flowed to {node.name} in many pieces; its callers got theirs in blocks, silent for {wait:.1f} s before each",
+        streams_upstream=len(streams),
+        blocks_to_callers=len(lumps),
+        silence_s=round(wait, 2),
     )
 
 
@@ -135,32 +131,30 @@ def _damaged(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
         return
     lost = [p for p in through if p.n_tokens == 0 and past[0].n_tokens > 0 and not p.terminated]
     split = [p for p in through if p.n_replaced > 0]
+    against = Against(name, _REFRAMES)
     if lost and len(lost) == len(through):
-        yield Clue(
-            service=name,
-            kind="probe",
-            mechanism=_REFRAMES,
-            strength=0.75,
-            text=f"a stream of ours ended in good form through {name} with {count(lost[0].n_events, 'event')}; past it it had {past[0].n_events}",
-            measured={"events_through": lost[0].n_events, "events_past": past[0].n_events},
+        yield against(
+            "probe",
+            0.75,
+            f"a stream of ours ended in good form through {name} with {count(lost[0].n_events, 'event')}; past it it had {past[0].n_events}",
+            events_through=lost[0].n_events,
+            events_past=past[0].n_events,
         )
-        yield Clue(
-            service=name,
-            kind="conservation",
-            mechanism=_REFRAMES,
-            strength=0.6,
-            text=f"through {name} came {lost[0].response_bytes} bytes, head included, of an answer that is {past[0].response_bytes} bytes past it, and it called that the end",
-            measured={"bytes_through": lost[0].response_bytes, "bytes_past": past[0].response_bytes},
+        yield against(
+            "conservation",
+            0.6,
+            f"through {name} came {lost[0].response_bytes} bytes, head included, of an answer that is {past[0].response_bytes} bytes past it, and it called that the end",
+            bytes_through=lost[0].response_bytes,
+            bytes_past=past[0].response_bytes,
         )
         return
     if split and len(split) == len(through):
-        yield Clue(
-            service=name,
-            kind="probe",
-            mechanism=_REFRAMES,
-            strength=0.7,
-            text=f"through {name} a stream of ours held {count(split[0].n_replaced, 'replacement character')} (U+FFFD), past it none: characters are decoded in halves",
-            measured={"replaced_through": split[0].n_replaced, "replaced_past": 0},
+        yield against(
+            "probe",
+            0.7,
+            f"through {name} a stream of ours held {count(split[0].n_replaced, 'replacement character')} (U+FFFD), past it none: characters are decoded in halves",
+            replaced_through=split[0].n_replaced,
+            replaced_past=0,
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from vindicate.diagnose.pages import pages_of
-from vindicate.diagnose.rule import Clue, Scene, count, oldest
+from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
 from vindicate.record.observation import ProcessFacts, Scrape
 
 __all__ = ["front_end_faults"]
@@ -51,30 +51,27 @@ def _zombies(scene: Scene, name: str) -> Iterator[Clue]:
         if owed
         else "and nobody is connected to it"
     )
-    yield Clue(
-        service=name,
-        kind="conservation",
-        mechanism=mechanism,
-        strength=0.6,
-        measured=measured,
-        text=f"{name} ran {running.floor:g} requests all through the window, {waits}: those that run have no reader",
+    against = Against(name, mechanism)
+    yield against(
+        "conservation",
+        0.6,
+        f"{name} ran {running.floor:g} requests all through the window, {waits}: those that run have no reader",
+        **measured,
     )
-    yield Clue(
-        service=name,
-        kind="counter",
-        mechanism=mechanism,
-        strength=0.55,
-        measured={"tokens": progress.live_delta, "ended": progress.ended_delta},
-        text=f"its token counters rise, no request ended, and not one byte of an answer left {name}",
+    yield against(
+        "counter",
+        0.55,
+        f"its token counters rise, no request ended, and not one byte of an answer left {name}",
+        tokens=progress.live_delta,
+        ended=progress.ended_delta,
     )
     if owed:
-        yield Clue(
-            service=name,
-            kind="wait-for",
-            mechanism=mechanism,
-            strength=0.4,
-            measured={"owed": len(owed), "oldest_s": oldest(owed)},
-            text=f"{name} owes {count(len(owed), 'request')}, the oldest for {oldest(owed):.0f} s: their slots are taken",
+        yield against(
+            "wait-for",
+            0.4,
+            f"{name} owes {count(len(owed), 'request')}, the oldest for {oldest(owed):.0f} s: their slots are taken",
+            owed=len(owed),
+            oldest_s=oldest(owed),
         )
 
 
@@ -116,36 +113,33 @@ def _blocked_loop(scene: Scene, name: str) -> Iterator[Clue]:
         return
     mechanism = "engine.tokenizer_blocks_loop"
     worst = max(slow)
-    yield Clue(
-        service=name,
-        kind="probe",
-        mechanism=mechanism,
-        strength=0.55,
-        text=f"{len(slow)} of {len(mine)} small answers of {name} stood still for {SLOW_GET_S} s or more, one for {worst:.1f} s",
-        measured={"slow": len(slow), "reads": len(mine), "longest_s": round(worst, 2)},
+    against = Against(name, mechanism)
+    yield against(
+        "probe",
+        0.55,
+        f"{len(slow)} of {len(mine)} small answers of {name} stood still for {SLOW_GET_S} s or more, one for {worst:.1f} s",
+        slow=len(slow),
+        reads=len(mine),
+        longest_s=round(worst, 2),
     )
-    yield Clue(
-        service=name,
-        kind="socket",
-        mechanism=mechanism,
-        strength=0.4,
-        text=f"{count(len(large), 'connection')} brought it requests of {LARGE_BYTES // 1000} kB and more in that time",
-        measured={"large": len(large), "largest_bytes": max(link.request_delta or link.request for link in large)},
+    yield against(
+        "socket",
+        0.4,
+        f"{count(len(large), 'connection')} brought it requests of {LARGE_BYTES // 1000} kB and more in that time",
+        large=len(large),
+        largest_bytes=max(link.request_delta or link.request for link in large),
     )
-    yield Clue(
-        service=name,
-        kind="counter",
-        mechanism=mechanism,
-        strength=0.4,
-        text=f"by its own count its tokens came as ever, {1000 * (within or 0):.0f} ms apart: its scheduler does not wait",
-        measured={"itl_s": within, "itl_before_s": before},
+    yield against(
+        "counter",
+        0.4,
+        f"by its own count its tokens came as ever, {1000 * (within or 0):.0f} ms apart: its scheduler does not wait",
+        itl_s=within,
+        itl_before_s=before,
     )
     if burning:
-        yield Clue(
-            service=name,
-            kind="process",
-            mechanism=mechanism,
-            strength=0.5,
-            text=f"process {burning[0].pid}, which takes its connections, used {100 * _busy(burning[0]):.0f} % of a core",
-            measured={"cpu_share": round(_busy(burning[0]), 2)},
+        yield against(
+            "process",
+            0.5,
+            f"process {burning[0].pid}, which takes its connections, used {100 * _busy(burning[0]):.0f} % of a core",
+            cpu_share=round(_busy(burning[0]), 2),
         )

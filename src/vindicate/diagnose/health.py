@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from vindicate.diagnose.ladder import fault_class
+from vindicate.diagnose.occupied import occupied
 from vindicate.diagnose.rule import Scene, count, oldest
 from vindicate.record.observation import ProbeResult
 
@@ -12,6 +13,7 @@ __all__ = ["Health", "health_of"]
 
 OPEN_QUESTION_AT = 0.45
 SELDOM_LOOKED = 0.8
+TOO_SELDOM_PER_S = 1.0
 FLOWS_NOW_S = 1.0
 STRONG_QUESTION_AT = 0.7  # even though requests pass and answers flow
 
@@ -28,11 +30,17 @@ class Health:
 def health_of(scene: Scene, scores: Iterable[float]) -> Health:
     """Judge a scene in which nobody was convicted; *scores* are the cases against its services.
 
-    Who looked seldom has missed much: below two looks a second healthy is said with no more confidence than it takes.
+    Who looked seldom has missed much: below two looks a second healthy is said with no more confidence than it takes, and below
+    one not at all: a request counts as waiting after one second, so that one looked for less often comes and goes unseen.
     """
     health = _health_of(scene, scores)
-    looks = scene.capture.n_looks
-    if looks is not None and looks < 2 * scene.capture.window_s and health.confidence > SELDOM_LOOKED:
+    looks, window_s = scene.capture.n_looks, scene.capture.window_s
+    if looks is None or health.status != "healthy":
+        return health
+    if looks < window_s * TOO_SELDOM_PER_S:
+        text = f"the sockets were looked at only {count(looks, 'time')} in {window_s:.0f} s, so what waited between two looks was not seen"
+        return Health("undetermined", 0.0, text)
+    if looks < 2 * window_s and health.confidence > SELDOM_LOOKED:
         return replace(health, confidence=SELDOM_LOOKED)
     return health
 
@@ -82,13 +90,16 @@ def _works(scene: Scene) -> bool:
 
 def _passes(scene: Scene, entry: str, *, waiting_s: float, n_waiting: int, moving: bool) -> Health:
     took = min(p.total_s for p in scene.ladder.good if p.target == entry)
-    if not n_waiting or moving or _works(scene):
-        busy = "busy" if moving or _works(scene) else "idle"
-        return Health(
-            "healthy",
-            0.95 if not n_waiting else 0.9,
-            f"healthy and {busy}: a request of ours through {entry} was complete in {took:.1f} s",
-        )
+    stalled = next(occupied(scene), None)
+    if stalled is not None:
+        return Health("undetermined", 0.0, f"a request of ours passes, but {stalled}")
+    ours = f"a request of ours through {entry} was complete in {took:.1f} s"
+    if moving or _works(scene):
+        return Health("healthy", 0.9 if n_waiting else 0.95, f"healthy and busy: {ours}")
+    if not n_waiting:
+        asked = any(link.asks or link.rises for link in scene.account.nodes[entry].down)
+        idle = "idle" if asked else f"idle (no client asked for anything in these {scene.capture.window_s:.0f} s)"
+        return Health("healthy", 0.95, f"healthy and {idle}: {ours}")
     text = f"a request of ours passes, but {count(n_waiting, 'request')} at {entry} had no byte of answer for {waiting_s:.0f} s: a long prefill, or a stall"
     return Health("undetermined", 0.0, text)
 

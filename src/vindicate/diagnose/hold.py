@@ -7,7 +7,7 @@ from vindicate.diagnose.account import NodeAccount
 from vindicate.diagnose.dispatch import strangers
 from vindicate.diagnose.ladder import fault_class
 from vindicate.diagnose.link import Link, sent_at
-from vindicate.diagnose.rule import Clue, Scene, count, oldest
+from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
 from vindicate.record.observation import ProbeResult
 
 __all__ = ["hold_mechanism", "holds", "upstream_seen"]
@@ -139,28 +139,24 @@ def _lost_leg(scene: Scene, node: NodeAccount, joined: tuple[str, tuple[Link, ..
         f"owed_by_{other}": 0,
         "oldest_s": oldest(owed),
     }
-    yield Clue(service=name, kind="wait-for", mechanism=mechanism, strength=0.6, text=text, measured=measured)
+    against = Against(name, mechanism)
+    yield against("wait-for", 0.6, text, **measured)
     if name in scene.ladder.suspects:
         sole = scene.ladder.suspects == {name}
         text = f"a small request through {name} failed, and the same sent to prefill and decode as a pair was complete"
-        yield Clue(service=name, kind="probe", mechanism=mechanism, strength=0.75 if sole else 0.35, text=text)
+        yield against("probe", 0.75 if sole else 0.35, text)
     idle = [
         below
         for below in scene.chain.services[name].upstream
         if scene.chain.role(below) == other and scene.progress[below].work == "idle"
     ]
     if idle:
-        yield Clue(
-            service=name,
-            kind="counter",
-            mechanism=mechanism,
-            strength=0.4,
-            text=f"{idle[0]} holds nothing of them: nothing running, nothing queued",
-        )
+        yield against("counter", 0.4, f"{idle[0]} holds nothing of them: nothing running, nothing queued")
 
 
 def _wait_for(scene: Scene, node: NodeAccount, unsent: list[ProbeResult]) -> Iterator[Clue]:
     name, mechanism = node.name, hold_mechanism(scene, node.name)
+    against = Against(name, mechanism)
     if node.held:
         age = oldest(node.held)
         strength = 0.6 if len(node.held) >= 2 or age >= 5 or unsent else 0.4
@@ -168,34 +164,30 @@ def _wait_for(scene: Scene, node: NodeAccount, unsent: list[ProbeResult]) -> Ite
             f"{name} owes {count(len(node.held), 'request')}, the oldest for {age:.1f} s, and no service below it was asked for "
             f"{'it' if len(node.held) == 1 else 'them'}"
         )
-        yield Clue(
-            service=name,
-            kind="wait-for",
-            mechanism=mechanism,
-            strength=_weight(scene, name, strength),
-            text=text,
-            measured={
-                "owed": len(node.owed),
-                "held": len(node.held),
-                "owed_upstream": len(node.up_in("owed")),
-                "oldest_s": age,
-            },
-            basis="held requests",
+        yield against(
+            "wait-for",
+            _weight(scene, name, strength),
+            text,
+            "held requests",
+            owed=len(node.owed),
+            held=len(node.held),
+            owed_upstream=len(node.up_in("owed")),
+            oldest_s=age,
         )
     elif unsent:
-        yield Clue(
-            service=name,
-            kind="wait-for",
-            mechanism=mechanism,
-            strength=0.5,
-            text=f"{name} owed our own probe for {unsent[0].total_s:.1f} s and was itself owed nothing",
-            measured={"owed_to_probe_s": round(unsent[0].total_s, 1), "owed_upstream": len(node.up_in("owed"))},
-            basis="our probe",
+        yield against(
+            "wait-for",
+            0.5,
+            f"{name} owed our own probe for {unsent[0].total_s:.1f} s and was itself owed nothing",
+            "our probe",
+            owed_to_probe_s=round(unsent[0].total_s, 1),
+            owed_upstream=len(node.up_in("owed")),
         )
 
 
 def _conservation(scene: Scene, node: NodeAccount, unsent: list[ProbeResult]) -> Iterator[Clue]:
     name, mechanism = node.name, hold_mechanism(scene, node.name)
+    against = Against(name, mechanism)
     if node.held and node.held_bytes > 0:
         since = min(link.asked_at or 0.0 for link in node.held) - 0.3
         left = sum(n for link in node.up for t, n in link.asks if t >= since)
@@ -204,26 +196,25 @@ def _conservation(scene: Scene, node: NodeAccount, unsent: list[ProbeResult]) ->
         if left < node.held_bytes / 2 and upstream_seen(scene, node):
             took = node.held_bytes - unread
             text = f"{name} took in {took} request bytes of them and passed {left} on"
-            yield Clue(
-                service=name,
-                kind="conservation",
-                mechanism=mechanism,
-                strength=_weight(scene, name, 0.6),
-                text=text,
-                measured={"request_bytes_in": took, "request_bytes_out": left, "unread_bytes": unread},
-                basis="bytes upstream" if unsent or len(node.held) >= DISTINCT else "held requests",
+            yield against(
+                "conservation",
+                _weight(scene, name, 0.6),
+                text,
+                "bytes upstream" if unsent or len(node.held) >= DISTINCT else "held requests",
+                request_bytes_in=took,
+                request_bytes_out=left,
+                unread_bytes=unread,
             )
             return
     if unsent:
         taken = sum(p.request_bytes for p in unsent)
-        yield Clue(
-            service=name,
-            kind="conservation",
-            mechanism=mechanism,
-            strength=0.6,
-            text=f"our own probe's {taken} request bytes reached {name}, and nothing of that size left it for any service below",
-            measured={"request_bytes_in": taken, "request_bytes_out": 0},
-            basis="bytes upstream",
+        yield against(
+            "conservation",
+            0.6,
+            f"our own probe's {taken} request bytes reached {name}, and nothing of that size left it for any service below",
+            "bytes upstream",
+            request_bytes_in=taken,
+            request_bytes_out=0,
         )
 
 
@@ -251,37 +242,33 @@ def _probe(scene: Scene, node: NodeAccount, unsent: list[ProbeResult]) -> Iterat
 def _upstream_side(scene: Scene, node: NodeAccount, unsent: list[ProbeResult]) -> Iterator[Clue]:
     """How the upstream side of a holding relay looks: pinned connections, or none at all; and engines with nothing to do."""
     name, mechanism = node.name, hold_mechanism(scene, node.name)
+    against = Against(name, mechanism)
     if node.pinned and (node.visible or any(link.server_seen for link in node.pinned)):
         unread = sum(link.unread_response for link in node.pinned)
         text = f"its {count(len(node.pinned), 'connection')} upstream stood open and silent all the time"
         text += f", with {unread} answer bytes that it did not read" if unread else ""
-        yield Clue(
-            service=name,
-            kind="socket",
-            mechanism=mechanism,
-            strength=_weight(scene, name, 0.4),
-            text=text,
-            measured={"pinned_upstream": len(node.pinned), "unread_bytes": unread},
-            basis=None if unread else "bytes upstream",  # idle ones are silent too
+        yield against(
+            "socket",
+            _weight(scene, name, 0.4),
+            text,
+            None if unread else "bytes upstream",
+            pinned_upstream=len(node.pinned),
+            unread_bytes=unread,
         )
     elif not [link for link in node.up if link.is_open] and node.visible:
-        yield Clue(
-            service=name,
-            kind="socket",
-            mechanism=mechanism,
-            strength=_weight(scene, name, 0.4),
-            text=f"{name} has no connection to any service below it",
-            measured={"upstream": 0},
-            basis="bytes upstream",
+        yield against(
+            "socket",
+            _weight(scene, name, 0.4),
+            f"{name} has no connection to any service below it",
+            "bytes upstream",
+            upstream=0,
         )
     if scene.engines_idle(name):
         engines = [below for below in scene.chain.below(name) if below in scene.leaves]
-        yield Clue(
-            service=name,
-            kind="counter",
-            mechanism=mechanism,
-            strength=_weight(scene, name, 0.4),
-            text=f"{' and '.join(engines)} had nothing running and nothing queued all the while",
-            measured={f"{engine}_in_work": scene.progress[engine].in_work_last for engine in engines},
-            basis=None if unsent or len(node.held) >= DISTINCT else "bytes upstream",
+        yield against(
+            "counter",
+            _weight(scene, name, 0.4),
+            f"{' and '.join(engines)} had nothing running and nothing queued all the while",
+            None if unsent or len(node.held) >= DISTINCT else "bytes upstream",
+            **{f"{engine}_in_work": scene.progress[engine].in_work_last for engine in engines},
         )

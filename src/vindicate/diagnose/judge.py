@@ -21,9 +21,11 @@ from vindicate.diagnose.framing import misframings
 from vindicate.diagnose.front import front_end_faults
 from vindicate.diagnose.health import Health, health_of
 from vindicate.diagnose.hold import holds
+from vindicate.diagnose.holes import without_holes
 from vindicate.diagnose.ladder import ladder_of
 from vindicate.diagnose.matrix import bad_cells
 from vindicate.diagnose.naming import more_exactly
+from vindicate.diagnose.occupied import occupied_links
 from vindicate.diagnose.outage import outages
 from vindicate.diagnose.path import paths
 from vindicate.diagnose.pool import pool_faults
@@ -34,6 +36,7 @@ from vindicate.diagnose.request import requests
 from vindicate.diagnose.retry import retries
 from vindicate.diagnose.reuse import reuses
 from vindicate.diagnose.rule import Clue, Scene
+from vindicate.diagnose.sane import sane
 from vindicate.diagnose.stall import stalls
 from vindicate.diagnose.unseen import blind_spots, what_would_settle
 from vindicate.record.diagnosis import Aggravator, Diagnosis, Finding, Layer, Suspect
@@ -65,6 +68,7 @@ RULES = (
     cuts,
     misframings,
     refusals,
+    occupied_links,
 )
 
 
@@ -87,6 +91,7 @@ class Case:
 
 def scene_of(capture: Capture) -> Scene:
     """Compute all that the rules work with."""
+    capture = sane(capture)
     chain = chain_of(capture)
     return Scene(
         capture=capture,
@@ -101,7 +106,7 @@ def scene_of(capture: Capture) -> Scene:
 def judge(capture: Capture) -> Diagnosis:
     """Say who stalls the chain in *capture*, or that nobody does, or what is missing to say it. Pure."""
     scene = scene_of(capture)
-    clues = more_exactly(scene, [clue for rule in RULES for clue in rule(scene)])
+    clues = more_exactly(scene, without_holes(scene, [clue for rule in RULES for clue in rule(scene)]))
     cases = sorted(_cases(scene, clues), key=lambda case: -case.score)
     convicted = [case for case in cases if case.convicts]
     guilty = _guilty(scene, [case for case in convicted if case.layer != "metrics"])
@@ -191,8 +196,11 @@ def _fault(scene: Scene, guilty: Case, cases: list[Case], clues: list[Clue]) -> 
     confidence = guilty.score - 0.1 * max((case.score for case in rivals), default=0.0)
     if confidence < CONVICTS_AT:
         return _undetermined(scene, cases, clues, f"{guilty.service} is suspected, but so is {rivals[0].service}")
+    if _may_pass_on(scene, guilty):
+        why = f"{guilty.service} is where it is seen to stop, and what it calls in its turn was not found"
+        return _undetermined(scene, cases, clues, why)
     entry = mechanism_named(guilty.mechanism)
-    role = scene.chain.role(guilty.service)
+    role = _known_role(scene, guilty.service)
     dead = [case.service for case in others if case.convicts and case.mechanism in DEAD and guilty.mechanism in DEAD]
     too = f"; {', '.join(dead)} {'is' if len(dead) == 1 else 'are'} dead too" if dead else ""
     return _diagnosis(
@@ -203,7 +211,7 @@ def _fault(scene: Scene, guilty: Case, cases: list[Case], clues: list[Clue]) -> 
         service=guilty.service,
         mechanism=guilty.mechanism,
         confidence=round(confidence, 3),
-        summary=_headline(guilty, role, entry.headline) + too,
+        summary=_headline(guilty, role, entry.headline) + too + ("" if role else _UNKNOWN_ROLE),
         cleared=() if guilty.layer == "metrics" else tuple(clearances(scene, guilty.service, guilty.mechanism)),
         suspects=tuple(
             _suspect(case)
@@ -218,6 +226,25 @@ def _fault(scene: Scene, guilty: Case, cases: list[Case], clues: list[Clue]) -> 
         + _lying_beside(others),
         next=_next_step(scene, guilty, dead),
     )
+
+
+def _may_pass_on(scene: Scene, guilty: Case) -> bool:
+    """Whether *guilty* may only be waiting for somebody that was not discovered; what is dead or stopped itself waits for nobody."""
+    service = scene.chain.services.get(guilty.service)
+    return service is not None and service.opaque and guilty.mechanism not in (*DEAD, "service.stopped")
+
+
+_UNKNOWN_ROLE = "; whether it is a proxy, a router or an engine is not known, as nothing answers there"
+
+
+def _known_role(scene: Scene, name: str) -> str:
+    """The role of the service, empty when it was discovered and never answered: then its role is a guess."""
+    role = scene.chain.role(name)
+    answered = any(s.service == name and s.status is not None for s in scene.capture.scrapes) or any(
+        p.target == name and p.status is not None for p in scene.capture.probes
+    )
+    guessed = ":" in name and role == "engine" and not scene.chain.services[name].pids and not answered
+    return "" if guessed else role
 
 
 def _next_step(scene: Scene, guilty: Case, dead: list[str]) -> tuple[str, ...]:
@@ -287,11 +314,12 @@ def _suspect(case: Case) -> Suspect:
 
 
 def _titled(name: str, role: str) -> str:
-    return name if name == role or name.startswith(role) else f"{name} ({role})"
+    return name if not role or name == role or name.startswith(role) else f"{name} ({role})"
 
 
 def _layer(role: str) -> Layer:
     known: dict[str, Layer] = {
+        "": "none",
         "proxy": "proxy",
         "gateway": "gateway",
         "router": "router",

@@ -1,12 +1,14 @@
 """Probe results → how far our own requests came: which services are shown to work, and which are left under suspicion."""
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from vindicate.record.observation import Capture, ProbeResult
 
 __all__ = ["Ladder", "fault_class", "ladder_of"]
 
 _UNCLEAR = ("denied", "shape", "busy", "slow")
+_TIMES_KEPT = 256  # of arrivals; what came later is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ def fault_class(probe: ProbeResult) -> str | None:
         return None if probe.terminated else "no_end"
     if error == "stalled" and _trickles(probe):
         return "slow"
+    if error == "stalled" and probe.n_comments and not probe.n_events:
+        return "silent"  # heartbeats are all that came
     table = {
         "no_headers": "silent",
         "no_first_byte": "silent",
@@ -93,11 +97,20 @@ def fault_class(probe: ProbeResult) -> str | None:
 
 
 def _trickles(probe: ProbeResult) -> bool:
-    """Whether the stream was cut by our deadline while it still flowed at its own rhythm, that of its first byte included."""
-    if probe.first_byte_s is None:
+    """Whether the stream was cut by our deadline while it still flowed at its own rhythm, that of its first token included.
+
+    Events without text that keep coming may be text that we do not know: then bytes are taken for progress, as where token
+    times were not noted.
+    """
+    times = probe.token_times_s
+    if times is None or probe.n_empty > 1 or len(times) >= _TIMES_KEPT:
+        if probe.first_byte_s is None:
+            return False
+        times = tuple(accumulate((probe.first_byte_s, *probe.gaps_s)))
+    if not times:
         return False
-    silence = probe.total_s - probe.first_byte_s - sum(probe.gaps_s)
-    return silence < max(1.0, probe.first_byte_s, 3 * max(probe.gaps_s, default=0.0))
+    gaps = [after - before for before, after in pairwise(times)]
+    return probe.total_s - times[-1] < max(1.0, times[0], 3 * max(gaps, default=0.0))
 
 
 def ladder_of(capture: Capture) -> Ladder:

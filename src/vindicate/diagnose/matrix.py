@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from vindicate.diagnose.ladder import fault_class
 from vindicate.diagnose.pages import pages_of
 from vindicate.diagnose.pool import FAILURES
-from vindicate.diagnose.rule import Clue, Scene, count, oldest
+from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
 
 __all__ = ["bad_cells"]
 
@@ -24,45 +24,27 @@ def bad_cells(scene: Scene) -> Iterator[Clue]:
     if not with_decode or not with_prefill:
         return  # one end alone may be at fault
     mechanism = "kv.session_blacklist"
-    yield Clue(
-        service=prefill,
-        kind="probe",
-        mechanism=mechanism,
-        layer="transfer",
-        strength=0.7,
-        text=f"a small request as the pair {prefill} and {decode} failed; {prefill} with {', '.join(with_prefill)} and {decode} with {', '.join(with_decode)} were complete",
-        measured={"pairs_well": len(cells), "pairs_bad": 1, "error": probe.error},
+    against = Against(prefill, mechanism, layer="transfer")
+    yield against(
+        "probe",
+        0.7,
+        f"a small request as the pair {prefill} and {decode} failed; {prefill} with {', '.join(with_prefill)} and {decode} with {', '.join(with_decode)} were complete",
+        pairs_well=len(cells),
+        pairs_bad=1,
+        error=probe.error,
     )
     failed = sum(pages_of(scene.capture, prefill).total(counter) or 0 for counter in FAILURES)
     if failed:
-        yield Clue(
-            service=prefill,
-            kind="counter",
-            mechanism=mechanism,
-            layer="transfer",
-            strength=0.4,
-            text=f"{prefill} counts {failed:g} failed KV transfers",
-            measured={"failed": failed},
-        )
+        yield against("counter", 0.4, f"{prefill} counts {failed:g} failed KV transfers", failed=failed)
     waits = scene.progress[decode].gauges.get("transfer")
     if waits is not None and waits.last >= 1:
-        yield Clue(
-            service=prefill,
-            kind="queue",
-            mechanism=mechanism,
-            layer="transfer",
-            strength=0.4,
-            text=f"{waits.last:g} requests at {decode} wait for KV",
-            measured={"waiting_for_kv": waits.last},
-        )
+        yield against("queue", 0.4, f"{waits.last:g} requests at {decode} wait for KV", waiting_for_kv=waits.last)
     owed = tuple(link for link in scene.account.nodes[prefill].owed if link.is_open and link.waited_s >= 3.0)
     if owed:
-        yield Clue(
-            service=prefill,
-            kind="wait-for",
-            mechanism=mechanism,
-            layer="transfer",
-            strength=0.4,
-            text=f"{prefill} owes {count(len(owed), 'request')}, the oldest for {oldest(owed):.0f} s",
-            measured={"owed": len(owed), "oldest_s": oldest(owed)},
+        yield against(
+            "wait-for",
+            0.4,
+            f"{prefill} owes {count(len(owed), 'request')}, the oldest for {oldest(owed):.0f} s",
+            owed=len(owed),
+            oldest_s=oldest(owed),
         )

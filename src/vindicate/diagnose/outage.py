@@ -1,11 +1,10 @@
 """Plain outages, looked for first: nothing listens, the process is gone or stopped, nobody accepts, it says that it is not ready."""
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
-from vindicate.diagnose.chain import same_host
+from vindicate.diagnose.chain import address_in, port_in, same_host
 from vindicate.diagnose.ladder import fault_class
-from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.rule import Against, Clue, Scene, count
 from vindicate.record.observation import Scrape, SeenService
 
 __all__ = ["outages"]
@@ -26,15 +25,8 @@ def outages(scene: Scene) -> Iterator[Clue]:
 def _scrapes_at(scene: Scene, service: SeenService) -> list[Scrape]:
     """Scrapes of the service's own port; a metrics port of its own says nothing about requests."""
     port = service.address.port if service.address else None
-    found = [s for s in scene.capture.scrapes if s.service == service.name and _port(s.url) == port]
+    found = [s for s in scene.capture.scrapes if s.service == service.name and port_in(s.url) == port]
     return sorted(found, key=lambda s: s.t_s)
-
-
-def _port(url: str) -> int | None:
-    try:
-        return urlsplit(url).port
-    except ValueError:
-        return None
 
 
 def _listeners(scene: Scene, service: SeenService) -> list[tuple[int, tuple[int, ...]]]:
@@ -46,7 +38,17 @@ def _listeners(scene: Scene, service: SeenService) -> list[tuple[int, tuple[int,
         for listener in scene.capture.listeners
         if listener.local.port == where.port
         and (same_host(listener.local.host, where.host) or where.host == "localhost")
+        and not _other_family(listener.local.host, service.url)
     ]
+
+
+def _other_family(listening: str, url: str | None) -> bool:
+    """Whether *url* names an IPv4 address and the listener is bound to an IPv6 address, or the other way round."""
+    address = address_in(url)
+    host = address.host if address is not None else ""
+    if listening == "::" or (":" not in host and not host.replace(".", "").isdigit()):
+        return False
+    return (":" in listening) != (":" in host)
 
 
 def _down(scene: Scene, service: SeenService) -> Iterator[Clue]:
@@ -55,17 +57,10 @@ def _down(scene: Scene, service: SeenService) -> Iterator[Clue]:
     refused = [s for s in looks if s.error == "refused"]
     knocks = [p for p in scene.capture.probes if p.target == name and p.error == "refused"]
     ended_late = bool(looks) and looks[-1].error == "refused"
+    against = Against(name, mechanism, root=True)
     if (knocks or ended_late) and not any(s.status for s in looks[len(looks) - 1 :]):
         text = f"{name} refuses connections at {service.url}"
-        yield Clue(
-            service=name,
-            kind="probe",
-            mechanism=mechanism,
-            strength=0.75,
-            root=True,
-            text=text,
-            measured={"refused": len(refused) + len(knocks)},
-        )
+        yield against("probe", 0.75, text, refused=len(refused) + len(knocks))
     elif not refused:
         return
     processes = scene.processes(name)
@@ -76,15 +71,7 @@ def _down(scene: Scene, service: SeenService) -> Iterator[Clue]:
             if processes[0].ended
             else f"its process {processes[0].pid} is a zombie"
         )
-        yield Clue(
-            service=name,
-            kind="process",
-            mechanism=mechanism,
-            strength=0.7,
-            root=True,
-            text=text,
-            measured={"pid": processes[0].pid},
-        )
+        yield against("process", 0.7, text, pid=processes[0].pid)
     alive = bool(processes) and not gone
     if not service.remote and service.address and not _listeners(scene, service):
         port = service.address.port
@@ -111,14 +98,13 @@ def _stopped(scene: Scene, service: SeenService) -> Iterator[Clue]:
     main = any(p.pid in service.pids for p in stopped)
     mechanism = "service.stopped" if main else "engine.false_green_health"
     who = "its process" if main else "its worker process"
-    yield Clue(
-        service=service.name,
-        kind="process",
-        mechanism=mechanism,
-        strength=0.75,
-        root=True,
-        text=f"{who} {stopped[0].pid} is stopped (state T) and runs no instruction",
-        measured={"pid": stopped[0].pid, "state": "T"},
+    against = Against(service.name, mechanism, root=True)
+    yield against(
+        "process",
+        0.75,
+        f"{who} {stopped[0].pid} is stopped (state T) and runs no instruction",
+        pid=stopped[0].pid,
+        state="T",
     )
     silent = [s for s in _scrapes_at(scene, service) if s.error and s.error.startswith("timeout")]
     bad = scene.ladder.worst_of(service.name)
@@ -128,15 +114,7 @@ def _stopped(scene: Scene, service: SeenService) -> Iterator[Clue]:
             if silent
             else f"a probe that must pass {service.name} failed"
         )
-        yield Clue(
-            service=service.name,
-            kind="probe",
-            mechanism=mechanism,
-            strength=0.7,
-            root=True,
-            text=text,
-            measured={"timeouts": len(silent)},
-        )
+        yield against("probe", 0.7, text, timeouts=len(silent))
 
 
 def _not_accepting(scene: Scene, service: SeenService) -> Iterator[Clue]:
@@ -144,26 +122,22 @@ def _not_accepting(scene: Scene, service: SeenService) -> Iterator[Clue]:
         if len(waiting) < 3 or min(waiting[-max(3, len(waiting) // 2) :]) == 0:
             continue
         mechanism = "service.not_accepting"
-        yield Clue(
-            service=service.name,
-            kind="queue",
-            mechanism=mechanism,
-            strength=0.6,
-            root=True,
-            text=f"{count(waiting[-1], 'connection')} stood in its accept queue (room for {backlog}) and were not taken",
-            measured={"waiting": waiting[-1], "backlog": backlog},
+        against = Against(service.name, mechanism, root=True)
+        yield against(
+            "queue",
+            0.6,
+            f"{count(waiting[-1], 'connection')} stood in its accept queue (room for {backlog}) and were not taken",
+            waiting=waiting[-1],
+            backlog=backlog,
         )
         late = [s for s in _scrapes_at(scene, service) if s.error and s.error.startswith("timeout")]
         silent = [p for p in scene.ladder.bad_at(service.name) if fault_class(p) == "silent"]
         if late or silent:
-            yield Clue(
-                service=service.name,
-                kind="probe",
-                mechanism=mechanism,
-                strength=0.7,
-                root=True,
-                text=f"{service.name} answers no request, not even one for its health",
-                measured={"timeouts": len(late) + len(silent)},
+            yield against(
+                "probe",
+                0.7,
+                f"{service.name} answers no request, not even one for its health",
+                timeouts=len(late) + len(silent),
             )
 
 
@@ -184,31 +158,27 @@ def _failing(scene: Scene, service: SeenService) -> Iterator[Clue]:
     says_of_others = any(p.status in (502, 503, 504) for p in bad) or (sick and looks[-1].status in (502, 503, 504))
     upstream_works = bool(service.upstream) and all(scene.ladder.proven(below) for below in service.upstream)
     own = upstream_works or not says_of_others or bool(scene.progress[name].gauges)
+    against = Against(name, mechanism)
     if bad:
-        yield Clue(
-            service=name,
-            kind="probe",
-            mechanism=mechanism,
-            strength=0.75 if own and (scene.ladder.suspects == {name} or sick) else 0.4,
-            text=f"a small request straight to {name} was answered with {bad[0].status or bad[0].error}",
-            measured={"status": bad[0].status},
+        yield against(
+            "probe",
+            0.75 if own and (scene.ladder.suspects == {name} or sick) else 0.4,
+            f"a small request straight to {name} was answered with {bad[0].status or bad[0].error}",
+            status=bad[0].status,
         )
     if sick and looks[-1].status is not None:
-        yield Clue(
-            service=name,
-            kind="process",
-            mechanism=mechanism,
-            strength=0.6 if own else 0.3,
-            text=f"its own health endpoint answers {looks[-1].status}",
-            measured={"status": looks[-1].status},
+        yield against(
+            "process",
+            0.6 if own else 0.3,
+            f"its own health endpoint answers {looks[-1].status}",
+            status=looks[-1].status,
         )
     answers = [n for link in scene.account.nodes[name].down for t, n in link.rises if link.asks]
     if bad and own and len(answers) >= 3 and max(answers) < SMALL_ANSWER_BYTES:
-        yield Clue(
-            service=name,
-            kind="conservation",
-            mechanism=mechanism,
-            strength=0.5,
-            text=f"{len(answers)} answers that {name} gave to its callers in the window were {max(answers)} bytes or less, as an error is",
-            measured={"answers": len(answers), "largest_bytes": max(answers)},
+        yield against(
+            "conservation",
+            0.5,
+            f"{len(answers)} answers that {name} gave to its callers in the window were {max(answers)} bytes or less, as an error is",
+            answers=len(answers),
+            largest_bytes=max(answers),
         )

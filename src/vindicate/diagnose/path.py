@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vindicate.diagnose.clients import STANDS_S, Caller, callers_of, since_when
 from vindicate.diagnose.link import Link
-from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.rule import Against, Clue, Scene, count
 
 __all__ = ["paths"]
 
@@ -38,19 +38,15 @@ def _lost(scene: Scene, caller: Caller, lost: tuple[Link, ...]) -> Iterator[Clue
     ages = [link.server.samples[-1].last_ack_age_s for link in lost if link.server is not None]
     silent = min((age for age in ages if age is not None), default=None)
     service = lost[0].callee
-    yield Clue(
-        service=caller.name,
-        kind="socket",
-        layer="network",
-        mechanism=MECHANISM,
-        strength=0.6,
-        text=f"{service} has {unsent} answer bytes on {count(len(lost), 'connection')} to {caller.name}, sent them again {again} times, and hears nothing",
-        measured={
-            "connections": len(lost),
-            "unsent_bytes": unsent,
-            "retransmits": again,
-            "last_heard_s": None if silent is None else round(silent, 1),
-        },
+    against = Against(caller.name, MECHANISM, layer="network")
+    yield against(
+        "socket",
+        0.6,
+        f"{service} has {unsent} answer bytes on {count(len(lost), 'connection')} to {caller.name}, sent them again {again} times, and hears nothing",
+        connections=len(lost),
+        unsent_bytes=unsent,
+        retransmits=again,
+        last_heard_s=None if silent is None else round(silent, 1),
     )
     waits = [
         link
@@ -58,14 +54,11 @@ def _lost(scene: Scene, caller: Caller, lost: tuple[Link, ...]) -> Iterator[Clue
         if link.client is not None and link.client.pids and link.client.samples[-1].state == "ESTABLISHED"
     ]
     if waits:
-        yield Clue(
-            service=caller.name,
-            kind="conservation",
-            layer="network",
-            mechanism=MECHANISM,
-            strength=0.6,
-            text=f"{caller.name} still has {count(len(waits), 'connection')} of them open, waits, and got none of these bytes: its host did not lose them, the path did",
-            measured={"client_established": len(waits)},
+        yield against(
+            "conservation",
+            0.6,
+            f"{caller.name} still has {count(len(waits), 'connection')} of them open, waits, and got none of these bytes: its host did not lose them, the path did",
+            client_established=len(waits),
         )
     heard = [
         link
@@ -73,23 +66,17 @@ def _lost(scene: Scene, caller: Caller, lost: tuple[Link, ...]) -> Iterator[Clue
         if link not in lost and (link.rises or link.asks) and (link.unsent_response == 0 or link.state == "moving")
     ]
     if heard:
-        yield Clue(
-            service=caller.name,
-            kind="wait-for",
-            layer="network",
-            mechanism=MECHANISM,
-            strength=0.55,
-            text=f"{count(len(heard), 'other connection')} of {caller.name} carried bytes both ways meanwhile: the host is there, and some of its connections are forgotten on the way",
-            measured={"connections_that_work": len(heard)},
+        yield against(
+            "wait-for",
+            0.55,
+            f"{count(len(heard), 'other connection')} of {caller.name} carried bytes both ways meanwhile: the host is there, and some of its connections are forgotten on the way",
+            connections_that_work=len(heard),
         )
     good = [p for p in scene.ladder.good if p.target == scene.chain.entry]
     if good:
-        yield Clue(
-            service=caller.name,
-            kind="probe",
-            layer="network",
-            mechanism=MECHANISM,
-            strength=0.4,
-            text=f"a request from this host through {good[0].target} was complete in {good[0].total_s:.1f} s",
-            measured={"total_s": round(good[0].total_s, 2)},
+        yield against(
+            "probe",
+            0.4,
+            f"a request from this host through {good[0].target} was complete in {good[0].total_s:.1f} s",
+            total_s=round(good[0].total_s, 2),
         )

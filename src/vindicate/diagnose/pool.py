@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from vindicate.diagnose.pages import Pages, pages_of
-from vindicate.diagnose.rule import Clue, Scene, count, oldest
+from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
 
 __all__ = ["pool_faults"]
 
@@ -64,32 +64,26 @@ def _collapse(scene: Scene, name: str, pages: Pages) -> Iterator[Clue]:
     elif within < SLOWED * before:
         return
     mechanism = "decode.retraction_collapse"
-    yield Clue(
-        service=name,
-        kind="queue",
-        mechanism=mechanism,
-        strength=0.5,
-        text=f"the KV pool of {name} stood at {100 * usage.last:.0f} %, and {thrown:g} requests were thrown out of it within {pages.looks[-1][0]:.0f} s",
-        measured={"usage_pct": round(100 * usage.floor, 1), "retracted": thrown},
+    against = Against(name, mechanism)
+    yield against(
+        "queue",
+        0.5,
+        f"the KV pool of {name} stood at {100 * usage.last:.0f} %, and {thrown:g} requests were thrown out of it within {pages.looks[-1][0]:.0f} s",
+        usage_pct=round(100 * usage.floor, 1),
+        retracted=thrown,
     )
-    yield Clue(
-        service=name,
-        kind="counter",
-        mechanism=mechanism,
-        strength=0.65,
-        text=f"{name} takes {1000 * within:.0f} ms a token; before it took {1000 * before:.0f} ms",
-        measured={"itl_s": round(within, 4), "itl_before_s": round(before, 4)},
+    yield against(
+        "counter",
+        0.65,
+        f"{name} takes {1000 * within:.0f} ms a token; before it took {1000 * before:.0f} ms",
+        itl_s=round(within, 4),
+        itl_before_s=round(before, 4),
     )
     ours = [gap for p in scene.capture.probes if name in p.covers for gap in p.gaps_s]
     slow = sorted(ours)[len(ours) // 2] if ours else 0.0
     if slow >= SLOWED * before:
-        yield Clue(
-            service=name,
-            kind="probe",
-            mechanism=mechanism,
-            strength=0.4,
-            text=f"the tokens of our own request came {1000 * slow:.0f} ms apart",
-            measured={"gap_s": round(slow, 4)},
+        yield against(
+            "probe", 0.4, f"the tokens of our own request came {1000 * slow:.0f} ms apart", gap_s=round(slow, 4)
         )
 
 
@@ -108,29 +102,23 @@ def _wedge(scene: Scene, name: str, pages: Pages) -> Iterator[Clue]:
     stuck = min(waiting.floor, len(begun))
     live = (progress.http_active or 0) >= 1 or name in scene.awaited
     mechanism = "decode.prealloc_wedge_after_retraction"
-    yield Clue(
-        service=name,
-        kind="queue",
-        mechanism=mechanism,
-        strength=0.6,
-        text=f"{waiting.floor:g} requests stayed in {name}'s prealloc queue though {100 * usage.last:.0f} % of its KV pool are used and prefill holds none of them",
-        measured={"prealloc": waiting.floor, "usage_pct": round(100 * usage.last, 1)},
+    against = Against(name, mechanism)
+    yield against(
+        "queue",
+        0.6,
+        f"{waiting.floor:g} requests stayed in {name}'s prealloc queue though {100 * usage.last:.0f} % of its KV pool are used and prefill holds none of them",
+        prealloc=waiting.floor,
+        usage_pct=round(100 * usage.last, 1),
     )
-    yield Clue(
-        service=name,
-        kind="wait-for",
-        mechanism=mechanism,
-        strength=0.5 if live else 0.2,
-        text=f"{count(int(stuck), 'answer')} of {name} were begun and stand still, and {name} waits for nobody",
-        measured={"begun": len(begun), "http_active": progress.http_active},
+    yield against(
+        "wait-for",
+        0.5 if live else 0.2,
+        f"{count(int(stuck), 'answer')} of {name} were begun and stand still, and {name} waits for nobody",
+        begun=len(begun),
+        http_active=progress.http_active,
     )
-    yield Clue(
-        service=name,
-        kind="counter",
-        mechanism=mechanism,
-        strength=0.35,
-        text=f"{name} has thrown {thrown:g} requests out of its KV pool since it began",
-        measured={"retracted": thrown},
+    yield against(
+        "counter", 0.35, f"{name} has thrown {thrown:g} requests out of its KV pool since it began", retracted=thrown
     )
 
 
@@ -147,23 +135,19 @@ def _remote_wait(scene: Scene, name: str, pages: Pages) -> Iterator[Clue]:
         return  # it takes KV from one prefill and not from another: the pair is at fault, not the wait
     mechanism = "kv.remote_wait_without_timeout"
     stuck = int(min(waits.floor, len(owed)))
-    yield Clue(
-        service=name,
-        kind="queue",
-        mechanism=mechanism,
-        layer="transfer",
-        strength=0.6,
-        text=f"{waits.floor:g} requests at {name} waited for KV all through the window, and prefill holds none of them",
-        measured={"waiting_for_kv": waits.floor},
+    against = Against(name, mechanism, layer="transfer")
+    yield against(
+        "queue",
+        0.6,
+        f"{waits.floor:g} requests at {name} waited for KV all through the window, and prefill holds none of them",
+        waiting_for_kv=waits.floor,
     )
-    yield Clue(
-        service=name,
-        kind="wait-for",
-        mechanism=mechanism,
-        layer="transfer",
-        strength=0.5,
-        text=f"{name} owes {count(stuck, 'request')}, the oldest for {oldest(owed):.0f} s, and no deadline ended the wait",
-        measured={"owed": len(owed), "oldest_s": oldest(owed)},
+    yield against(
+        "wait-for",
+        0.5,
+        f"{name} owes {count(stuck, 'request')}, the oldest for {oldest(owed):.0f} s, and no deadline ended the wait",
+        owed=len(owed),
+        oldest_s=oldest(owed),
     )
     failed = sum(
         pages_of(scene.capture, other).total(counter) or 0
@@ -173,13 +157,11 @@ def _remote_wait(scene: Scene, name: str, pages: Pages) -> Iterator[Clue]:
     usage = next((r for r in map(pages.gauge, USAGES) if r is not None), None)
     if failed or (usage is not None and usage.floor > 0):
         used = 100 * usage.floor if usage is not None else None
-        yield Clue(
-            service=name,
-            kind="counter",
-            mechanism=mechanism,
-            layer="transfer",
-            strength=0.4 if failed else 0.2,
-            text=f"{failed:g} KV transfers are counted as failed"
+        yield against(
+            "counter",
+            0.4 if failed else 0.2,
+            f"{failed:g} KV transfers are counted as failed"
             + (f", and {used:.0f} % of the KV pool of {name} stay taken" if used else ""),
-            measured={"failed": failed, "usage_floor_pct": used},
+            failed=failed,
+            usage_floor_pct=used,
         )

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
-from urllib.parse import urlsplit
 
-from vindicate.diagnose.chain import Chain
-from vindicate.record.observation import Address, Capture, ProbeResult, Scrape
+from vindicate.diagnose.chain import Chain, address_in
+from vindicate.record.observation import Capture, ProbeResult, Scrape
 
 __all__ = ["WORK_GAUGES", "Progress", "Reading", "Work", "awaited_of", "bare_name", "progress_of"]
 
@@ -162,12 +161,8 @@ def awaited_of(capture: Capture, chain: Chain) -> dict[str, float]:
 
 
 def _callee(url: str, chain: Chain) -> str | None:
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        port = parts.port
-    except ValueError:
-        return None
-    return chain.callee_at(Address(parts.hostname or "", port)) if port else None
+    address = address_in(url)
+    return chain.callee_at(address) if address is not None else None
 
 
 def _progress(name: str, capture: Capture) -> Progress:

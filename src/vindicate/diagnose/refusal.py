@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from vindicate.diagnose.account import NodeAccount
 from vindicate.diagnose.exchange import Asked, asked_of, end_of
-from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.rule import Against, Clue, Scene, count
 from vindicate.record.observation import ProbeResult
 
 __all__ = ["refusals"]
@@ -65,35 +65,30 @@ def _by_size(scene: Scene, node: NodeAccount, asked: list[Asked]) -> Iterator[Cl
     if bound is None or max(a.size for a in passed) < _LARGE_BYTES / 4:
         return
     name, came, left = node.name, sum(a.size for a in refused), sum(a.handed_on for a in refused)
-    yield Clue(
-        service=name,
-        kind="conservation",
-        mechanism=_CUTS_BODIES,
-        strength=0.65,
-        text=f"{count(len(refused), 'large request')} brought {came} bytes to {name}, and {left} left it for any service below at their time",
-        measured={"requests": len(refused), "request_bytes_in": came, "request_bytes_out": left},
+    against = Against(name, _CUTS_BODIES)
+    yield against(
+        "conservation",
+        0.65,
+        f"{count(len(refused), 'large request')} brought {came} bytes to {name}, and {left} left it for any service below at their time",
+        requests=len(refused),
+        request_bytes_in=came,
+        request_bytes_out=left,
     )
-    yield Clue(
-        service=name,
-        kind="socket",
-        mechanism=_CUTS_BODIES,
-        strength=0.55,
-        text=f"every request of {int(bound)} bytes or more was turned away at once with a short answer; {count(len(passed), 'smaller one')} passed whole",
-        measured={
-            "smallest_refused_bytes": int(bound),
-            "passed": len(passed),
-            "largest_passed_bytes": int(max((a.size for a in passed if a.size < bound), default=0)),
-        },
+    yield against(
+        "socket",
+        0.55,
+        f"every request of {int(bound)} bytes or more was turned away at once with a short answer; {count(len(passed), 'smaller one')} passed whole",
+        smallest_refused_bytes=int(bound),
+        passed=len(passed),
+        largest_passed_bytes=int(max((a.size for a in passed if a.size < bound), default=0)),
     )
     through = _good_at(scene, name)
     if through is not None:
-        yield Clue(
-            service=name,
-            kind="probe",
-            mechanism=_CUTS_BODIES,
-            strength=0.3,
-            text=f"a request of {through.request_bytes} bytes passes {name} and is complete",
-            measured={"request_bytes": through.request_bytes},
+        yield against(
+            "probe",
+            0.3,
+            f"a request of {through.request_bytes} bytes passes {name} and is complete",
+            request_bytes=through.request_bytes,
         )
 
 
@@ -126,31 +121,29 @@ def _after_pause(scene: Scene, node: NodeAccount, asked: list[Asked]) -> Iterato
     if bound is None or bound < _PAUSE_S or bound == float("inf"):
         return
     name = node.name
-    yield Clue(
-        service=name,
-        kind="conservation",
-        mechanism=_POISONED,
-        strength=0.6,
-        text=f"{name} answered {count(len(refused), 'request')} by itself at once: {sum(a.size for a in refused)} bytes came in and none of that size left it",
-        measured={"requests": len(refused), "request_bytes_in": sum(a.size for a in refused)},
+    against = Against(name, _POISONED)
+    yield against(
+        "conservation",
+        0.6,
+        f"{name} answered {count(len(refused), 'request')} by itself at once: {sum(a.size for a in refused)} bytes came in and none of that size left it",
+        requests=len(refused),
+        request_bytes_in=sum(a.size for a in refused),
     )
-    yield Clue(
-        service=name,
-        kind="socket",
-        mechanism=_POISONED,
-        strength=0.55,
-        text=f"this met every request after {bound:.1f} s or more without traffic upstream, and none of the {len(passed)} others: "
+    yield against(
+        "socket",
+        0.55,
+        f"this met every request after {bound:.1f} s or more without traffic upstream, and none of the {len(passed)} others: "
         "what it keeps open between requests has gone bad",
-        measured={"least_pause_s": round(bound, 2), "passed": len(passed)},
+        least_pause_s=round(bound, 2),
+        passed=len(passed),
     )
     if late is not None:
-        yield Clue(
-            service=name,
-            kind="probe",
-            mechanism=_POISONED,
-            strength=0.6,
-            text=f"a request of ours through {name} was said to have timed out after {late.total_s:.3f} s; no time-out takes no time",
-            measured={"error": late.error, "total_s": round(late.total_s, 4)},
+        yield against(
+            "probe",
+            0.6,
+            f"a request of ours through {name} was said to have timed out after {late.total_s:.3f} s; no time-out takes no time",
+            error=late.error,
+            total_s=round(late.total_s, 4),
         )
 
 
@@ -178,26 +171,25 @@ def _churn(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
         waiting = (host.time_wait_to or {}).get(f"{where.host}:{where.port}", 0) if where else 0
         if not host.ephemeral_ports or waiting < _PORTS_USED_UP * host.ephemeral_ports:
             continue
-        yield Clue(
-            service=name,
-            kind="host",
-            mechanism=_CHURN,
-            strength=0.6,
-            text=f"{waiting} of the {host.ephemeral_ports} ports that this host can use towards {below} are in TIME_WAIT",
-            measured={"time_wait": waiting, "ports": host.ephemeral_ports},
+        against = Against(name, _CHURN)
+        yield against(
+            "host",
+            0.6,
+            f"{waiting} of the {host.ephemeral_ports} ports that this host can use towards {below} are in TIME_WAIT",
+            time_wait=waiting,
+            ports=host.ephemeral_ports,
         )
         own = [end for end in ends if end.link.callee == below]
         kept = [
             link for link in node.up if link.callee == below and link.is_open and sum(n > 40 for _, n in link.asks) > 1
         ]
         if own and not kept and all(end.by != "service" for end in own):
-            yield Clue(
-                service=name,
-                kind="socket",
-                mechanism=_CHURN,
-                strength=0.5,
-                text=f"{name} opened {count(len(own), 'connection')} to {below} in the window, closed each after its request, and used none twice",
-                measured={"connections": len(own), "used_twice": 0},
+            yield against(
+                "socket",
+                0.5,
+                f"{name} opened {count(len(own), 'connection')} to {below} in the window, closed each after its request, and used none twice",
+                connections=len(own),
+                used_twice=0,
             )
         failed = [
             p
@@ -206,13 +198,12 @@ def _churn(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
         ]
         cannot = [p for p in scene.capture.probes if p.target == below and p.error == "unreachable"]
         if failed or cannot:
-            yield Clue(
-                service=name,
-                kind="probe",
-                mechanism=_CHURN,
-                strength=0.5,
-                text=f"no new connection to {below} comes about: a request through {name} failed at once"
+            yield against(
+                "probe",
+                0.5,
+                f"no new connection to {below} comes about: a request through {name} failed at once"
                 if failed
                 else f"this host can open no new connection to {below}, though it listens",
-                measured={"failed_through": len(failed), "cannot_connect": len(cannot)},
+                failed_through=len(failed),
+                cannot_connect=len(cannot),
             )

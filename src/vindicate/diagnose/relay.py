@@ -6,7 +6,7 @@ from vindicate.diagnose.account import NodeAccount
 from vindicate.diagnose.hold import hold_mechanism, upstream_seen
 from vindicate.diagnose.ladder import fault_class
 from vindicate.diagnose.link import ANSWER_BYTES, Link, sent_at
-from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.rule import Against, Clue, Scene, count
 from vindicate.record.observation import ProbeResult
 
 __all__ = ["spoilers"]
@@ -106,18 +106,15 @@ def _probe(scene: Scene, node: NodeAccount, probe: ProbeResult, mechanism: str) 
     busy = node.flows(scene.account.end) and kind in ("silent", "stalled")
     past = [p for p in scene.ladder.good if name not in p.covers]
     where = f"; straight to {past[0].target} it was complete in {past[0].total_s:.1f} s" if past else ""
-    yield Clue(
-        service=name,
-        kind="probe",
-        mechanism=mechanism,
-        strength=(0.75 if sole else 0.3) * (0.4 if busy else 1.0),
-        text=f"a small request through {name} {_SAYS.get(kind, 'failed')}{where}",
-        measured={
-            "through": probe.error,
-            "tokens": probe.n_tokens,
-            "past_s": round(past[0].total_s, 2) if past else None,
-        },
-        basis="our probe",
+    against = Against(name, mechanism)
+    yield against(
+        "probe",
+        (0.75 if sole else 0.3) * (0.4 if busy else 1.0),
+        f"a small request through {name} {_SAYS.get(kind, 'failed')}{where}",
+        "our probe",
+        through=probe.error,
+        tokens=probe.n_tokens,
+        past_s=round(past[0].total_s, 2) if past else None,
     )
     if not sole or busy:
         return
@@ -128,48 +125,38 @@ def _probe(scene: Scene, node: NodeAccount, probe: ProbeResult, mechanism: str) 
         ]
         if open_own or node.down_in("open", "owed"):
             waiting = len(node.down_in("open", "owed"))
-            yield Clue(
-                service=name,
-                kind="wait-for",
-                mechanism=mechanism,
-                strength=0.5,
-                text=f"{name} left our stream open until our deadline while no service below it owed it anything",
-                measured={"callers_open": waiting, "owed_upstream": 0},
-                basis=None if users else "our probe",
+            yield against(
+                "wait-for",
+                0.5,
+                f"{name} left our stream open until our deadline while no service below it owed it anything",
+                None if users else "our probe",
+                callers_open=waiting,
+                owed_upstream=0,
             )
     if scene.engines_idle(name) and (kind != "silent" or upstream_seen(scene, node)):
-        yield Clue(
-            service=name,
-            kind="counter",
-            mechanism=mechanism,
-            strength=0.5,
-            text="the engines below it were done: nothing running, nothing queued",
-            measured={"in_work": 0},
-        )
+        yield against("counter", 0.5, "the engines below it were done: nothing running, nothing queued", in_work=0)
     same_shape = [p for p in past if p.response_bytes]
     came = _came_for(node, probe)
     if came > 1.2 * probe.response_bytes + ANSWER_BYTES and upstream_seen(scene, node):
-        yield Clue(
-            service=name,
-            kind="conservation",
-            mechanism=mechanism,
-            strength=0.5,
-            text=f"{came} answer bytes came to {name} for our probe, and it passed {probe.response_bytes} on",
-            measured={"response_bytes_in": came, "response_bytes_out": probe.response_bytes},
+        yield against(
+            "conservation",
+            0.5,
+            f"{came} answer bytes came to {name} for our probe, and it passed {probe.response_bytes} on",
+            response_bytes_in=came,
+            response_bytes_out=probe.response_bytes,
         )
     elif (
         kind in ("stalled", "no_end", "cut")
         and same_shape
         and probe.response_bytes < same_shape[0].response_bytes * 0.9
     ):
-        yield Clue(
-            service=name,
-            kind="conservation",
-            mechanism=mechanism,
-            strength=0.5,
-            text=f"through {name} came {probe.response_bytes} bytes of an answer that is {same_shape[0].response_bytes} bytes past it",
-            measured={"bytes_through": probe.response_bytes, "bytes_past": same_shape[0].response_bytes},
-            basis="our probe",
+        yield against(
+            "conservation",
+            0.5,
+            f"through {name} came {probe.response_bytes} bytes of an answer that is {same_shape[0].response_bytes} bytes past it",
+            "our probe",
+            bytes_through=probe.response_bytes,
+            bytes_past=same_shape[0].response_bytes,
         )
 
 
@@ -184,22 +171,22 @@ def _kept_back(scene: Scene, node: NodeAccount, mechanism: str | None) -> Iterat
             sum(u.response_delta or u.response for _, u in short),
             sum(d.response_delta or d.response for d, _ in short),
         )
-        yield Clue(
-            service=name,
-            kind="conservation",
-            mechanism=fallback,
-            strength=0.6 if len(short) > 1 else 0.5,
-            text=f"{name} passed on {went} answer bytes of {count(len(short), 'stream')} and stopped, while {came} came to it from upstream",
-            measured={"streams": len(short), "response_bytes_in": came, "response_bytes_out": went},
+        against = Against(name, fallback)
+        yield against(
+            "conservation",
+            0.6 if len(short) > 1 else 0.5,
+            f"{name} passed on {went} answer bytes of {count(len(short), 'stream')} and stopped, while {came} came to it from upstream",
+            streams=len(short),
+            response_bytes_in=came,
+            response_bytes_out=went,
         )
         if not node.up_in("owed"):
-            yield Clue(
-                service=name,
-                kind="wait-for",
-                mechanism=fallback,
-                strength=0.5,
-                text=f"the callers of {name} are left with {count(len(short), 'stream')} that stopped, and no service below owes it anything",
-                measured={"stopped_streams": len(short), "owed_upstream": 0},
+            yield against(
+                "wait-for",
+                0.5,
+                f"the callers of {name} are left with {count(len(short), 'stream')} that stopped, and no service below owes it anything",
+                stopped_streams=len(short),
+                owed_upstream=0,
             )
     unread = [link for link in node.up if link.unread_response > 0]
     blocked = [link for link in node.down if link.unsent_response > 0]
@@ -247,19 +234,18 @@ def _orphans(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
     flowing = [link for link in node.up_in("moving") if sum(t >= lately for t, _ in link.rises) >= 4]
     callers = [link for link in (*node.down, *node.own) if link.last_seen >= lately and link.request > 0]
     if len(flowing) >= 2 and not callers and node.visible:
-        yield Clue(
-            service=node.name,
-            kind="socket",
-            mechanism="router.cancel_not_propagated",
-            strength=0.6,
-            text=f"{node.name} still takes {count(len(flowing), 'stream')} from upstream, and nobody is connected to it",
-            measured={"streams": len(flowing), "callers": 0},
+        against = Against(node.name, "router.cancel_not_propagated")
+        yield against(
+            "socket",
+            0.6,
+            f"{node.name} still takes {count(len(flowing), 'stream')} from upstream, and nobody is connected to it",
+            streams=len(flowing),
+            callers=0,
         )
-        yield Clue(
-            service=node.name,
-            kind="conservation",
-            mechanism="router.cancel_not_propagated",
-            strength=0.6,
-            text=f"{sum(link.response_delta for link in flowing)} answer bytes came to {node.name} and none left it",
-            measured={"response_bytes_in": sum(link.response_delta for link in flowing), "response_bytes_out": 0},
+        yield against(
+            "conservation",
+            0.6,
+            f"{sum(link.response_delta for link in flowing)} answer bytes came to {node.name} and none left it",
+            response_bytes_in=sum(link.response_delta for link in flowing),
+            response_bytes_out=0,
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vindicate.diagnose.link import Link
-from vindicate.diagnose.rule import Clue, Scene
+from vindicate.diagnose.rule import Against, Clue, Scene
 
 __all__ = ["requests"]
 
@@ -48,7 +48,9 @@ def _long(scene: Scene, name: str) -> Iterator[_Long]:
         if link.asked_at is None or link.asks or span < 2.0 or not sizes:
             continue  # asked within the window: it is young, whatever it becomes
         age = end - link.asked_at
-        per_token = max(sizes)  # with the head in it: too large, so that tokens are rather under- than over-counted
+        per_token = max(
+            1.0, *sizes
+        )  # with the head in it: too large, so that tokens are rather under- than over-counted
         rate = link.response_delta / span / per_token
         yield _Long(link, age, min(rate * age, link.response / per_token), rate, counted=False)
     waiting = [link for link in node.down_in("owed") if link.waited_s >= end]  # not streamed: asked before the window
@@ -81,26 +83,21 @@ def _clues(scene: Scene, name: str, one: _Long) -> Iterator[Clue]:
     )
     if not endless:
         return
+    against = Against(who, MECHANISM, layer="request")
     if not one.counted and scene.progress[name].work == "moving":
-        yield Clue(
-            service=who,
-            kind="counter",
-            layer="request",
-            mechanism=MECHANISM,
-            strength=0.5,
-            text=f"the token counters of {name} move: it is no stall",
-            measured={"tokens_in_window": scene.progress[name].live_delta},
+        yield against(
+            "counter",
+            0.5,
+            f"the token counters of {name} move: it is no stall",
+            tokens_in_window=scene.progress[name].live_delta,
         )
     good = [p for p in scene.ladder.good if name in p.covers]
     if good:
-        yield Clue(
-            service=who,
-            kind="probe",
-            layer="request",
-            mechanism=MECHANISM,
-            strength=0.5,
-            text=f"a request of ours to {good[0].target} was complete in {good[0].total_s:.1f} s meanwhile",
-            measured={"total_s": round(good[0].total_s, 2)},
+        yield against(
+            "probe",
+            0.5,
+            f"a request of ours to {good[0].target} was complete in {good[0].total_s:.1f} s meanwhile",
+            total_s=round(good[0].total_s, 2),
         )
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from vindicate.diagnose.account import NodeAccount
 from vindicate.diagnose.clients import Caller, callers_of
 from vindicate.diagnose.link import Link
-from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.rule import Against, Clue, Scene, count
 
 __all__ = ["retries"]
 
@@ -15,6 +15,7 @@ _BACKOFF_S = 9.0  # the longest that usual clients wait before they ask again (0
 _SAME_SIZE = 8  # bytes: a counter or a date in a header may have a digit more
 _OUTLIVES_S = 1.0
 _LOOKS_APART_S = 0.6
+_SELDOM_S = 1.2
 _ALIVE = ("owed", "moving", "young", "uploading")
 _CLOSING = ("FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE")
 
@@ -22,7 +23,7 @@ _CLOSING = ("FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE")
 def retries(scene: Scene) -> Iterator[Clue]:
     """Clues to clients whose retries overlap below the service that they call."""
     for caller in callers_of(scene):
-        for series in _series(caller.links):
+        for series in _series(caller.links, _between_looks(scene)):
             given_up = [link for link in series if link.gave_up]
             node = scene.account.nodes[series[0].callee]
             left_behind = _left_behind(node, given_up, scene.account.end)
@@ -30,7 +31,13 @@ def retries(scene: Scene) -> Iterator[Clue]:
                 yield from _clues(scene, caller, node, series, left_behind)
 
 
-def _series(links: Sequence[Link]) -> Iterator[list[Link]]:
+def _between_looks(scene: Scene) -> float:
+    """How far off the moment at which a connection was given up may be: a busy host looks less often."""
+    looks = scene.capture.n_looks or 1
+    return min(_SELDOM_S, max(_LOOKS_APART_S, 1.5 * scene.capture.window_s / looks)) if looks > 1 else _LOOKS_APART_S
+
+
+def _series(links: Sequence[Link], apart_s: float) -> Iterator[list[Link]]:
     """Attempts of one size, each begun after the one before was given up, which happened at a constant age."""
     attempts = sorted(
         (link for link in links if link.asked_at is not None and (link.gave_up or link.is_open)),
@@ -49,14 +56,14 @@ def _series(links: Sequence[Link]) -> Iterator[list[Link]]:
                 series.append(link)
         ages = [_age(link) for link in series if link.gave_up]
         gaps = [(b.asked_at or 0.0) - (a.asked_at or 0.0) for a, b in pairwise(series)]
-        if len(series) >= 2 and (_constant(ages) or (len(gaps) >= 2 and _constant(gaps))):
+        if len(series) >= 2 and (_constant(ages, apart_s) or (len(gaps) >= 2 and _constant(gaps, _LOOKS_APART_S))):
             used.update(link.id for link in series)
             yield series
 
 
-def _constant(times: Sequence[float]) -> bool:
-    """Whether these are one constant, as far as the looks can tell."""
-    return max(times) - min(times) <= max(_LOOKS_APART_S, 0.1 * max(times))
+def _constant(times: Sequence[float], apart_s: float) -> bool:
+    """Whether these are one constant, as far as looks *apart_s* apart can tell."""
+    return max(times) - min(times) <= max(apart_s, 0.1 * max(times))
 
 
 def _left_at(link: Link) -> float:
@@ -96,39 +103,31 @@ def _clues(
 ) -> Iterator[Clue]:
     ages = [_age(link) for link in series if link.gave_up]
     gaps = [(b.asked_at or 0.0) - (a.asked_at or 0.0) for a, b in pairwise(series)]
-    yield Clue(
-        service=caller.name,
-        kind="socket",
-        layer="client",
-        mechanism=MECHANISM,
-        strength=0.6,
-        text=f"{caller.name} gave up {count(len(ages), 'request')} of {_size(series[0])} bytes at the same age ({max(ages):.1f} s) and sent one of that size again each time",
-        measured={
-            "given_up": len(ages),
-            "age_s": round(max(ages), 2),
-            "gap_s": round(max(gaps), 2),
-            "request_bytes": _size(series[0]),
-        },
+    against = Against(caller.name, MECHANISM, layer="client")
+    yield against(
+        "socket",
+        0.6,
+        f"{caller.name} gave up {count(len(ages), 'request')} of {_size(series[0])} bytes at the same age ({max(ages):.1f} s) and sent one of that size again each time",
+        given_up=len(ages),
+        age_s=round(max(ages), 2),
+        gap_s=round(max(gaps), 2),
+        request_bytes=_size(series[0]),
     )
-    yield Clue(
-        service=caller.name,
-        kind="conservation",
-        layer="client",
-        mechanism=MECHANISM,
-        strength=0.65 if len(left_behind) >= 2 else 0.5,
-        text=f"{node.name} had {count(len(left_behind), 'request')} under way below that {caller.name} no longer waits for: copies of one request overlap",
-        measured={"copies_left_behind": len(left_behind), "waiting": 1},
+    yield against(
+        "conservation",
+        0.65 if len(left_behind) >= 2 else 0.5,
+        f"{node.name} had {count(len(left_behind), 'request')} under way below that {caller.name} no longer waits for: copies of one request overlap",
+        copies_left_behind=len(left_behind),
+        waiting=1,
     )
     for name in scene.chain.below(node.name):
         running = scene.progress[name].gauges.get("running")
         waited_for = len(node.down_in("owed", "moving", "young"))
         if running is not None and name in scene.leaves and running.last > waited_for:
-            yield Clue(
-                service=caller.name,
-                kind="counter",
-                layer="client",
-                mechanism=MECHANISM,
-                strength=0.4,
-                text=f"{name} runs {running.last:g} requests while {waited_for} are waited for",
-                measured={"running": running.last, "waited_for": waited_for},
+            yield against(
+                "counter",
+                0.4,
+                f"{name} runs {running.last:g} requests while {waited_for} are waited for",
+                running=running.last,
+                waited_for=waited_for,
             )

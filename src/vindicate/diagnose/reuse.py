@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from vindicate.diagnose.link import Link
-from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.rule import Against, Clue, Scene, count
 
 __all__ = ["reuses"]
 
@@ -29,33 +29,29 @@ def reuses(scene: Scene) -> Iterator[Clue]:
             "idle_least_s": round(min(idles), 2),
             "idle_most_s": round(max(idles), 2),
         }
-        yield Clue(
-            service=name,
-            kind="socket",
-            mechanism=MECHANISM,
-            strength=0.6 if len(died) > 1 else 0.4,
-            text=f"{name} sent {count(len(died), 'request')} on connections to {callee} that had been idle for {min(idles):.1f} s or more, and they ended at once without a byte of answer",
-            measured=measured,
+        against = Against(name, MECHANISM)
+        yield against(
+            "socket",
+            0.6 if len(died) > 1 else 0.4,
+            f"{name} sent {count(len(died), 'request')} on connections to {callee} that had been idle for {min(idles):.1f} s or more, and they ended at once without a byte of answer",
+            **measured,
         )
         failed = _failed(scene, name, [link.last_seen for link, _ in died])
         if failed:
-            yield Clue(
-                service=name,
-                kind="conservation",
-                mechanism=MECHANISM,
-                strength=0.6 if failed > 1 else 0.5,
-                text=f"the callers of {name} got {count(failed, 'answer')} of an error's size at these moments, and {callee} gave none",
-                measured={"small_answers": failed, "answers_from_below": 0},
+            yield against(
+                "conservation",
+                0.6 if failed > 1 else 0.5,
+                f"the callers of {name} got {count(failed, 'answer')} of an error's size at these moments, and {callee} gave none",
+                small_answers=failed,
+                answers_from_below=0,
             )
         good = [p for p in scene.ladder.good if p.target == callee]
         if good:
-            yield Clue(
-                service=name,
-                kind="probe",
-                mechanism=MECHANISM,
-                strength=0.45,
-                text=f"a request on a fresh connection straight to {callee} was complete in {good[0].total_s:.1f} s",
-                measured={"total_s": round(good[0].total_s, 2)},
+            yield against(
+                "probe",
+                0.45,
+                f"a request on a fresh connection straight to {callee} was complete in {good[0].total_s:.1f} s",
+                total_s=round(good[0].total_s, 2),
             )
 
 

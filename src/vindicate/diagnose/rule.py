@@ -10,7 +10,7 @@ from vindicate.diagnose.progress import Progress
 from vindicate.record.diagnosis import Direction, FindingKind, Layer
 from vindicate.record.observation import Capture, ProcessFacts
 
-__all__ = ["Clue", "Scene", "count", "plural"]
+__all__ = ["Against", "Clue", "Scene", "count", "plural"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,31 @@ class Clue:
     layer: Layer | None = None
     basis: str | None = None
     measured: dict[str, str | float | int | bool | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """What one rule holds against one service; each call of it is one clue, with its numbers as keywords."""
+
+    service: str
+    mechanism: str | None = None
+    layer: Layer | None = None
+    root: bool = False
+
+    def __call__(
+        self,
+        kind: FindingKind,
+        strength: float,
+        text: str,
+        basis: str | None = None,
+        /,
+        **measured: str | float | bool | None,
+    ) -> Clue:
+        """A clue of *kind*; see `Clue` for *strength* and *basis*."""
+        return Clue(
+            service=self.service, mechanism=self.mechanism, layer=self.layer, root=self.root,
+            kind=kind, strength=strength, text=text, basis=basis, measured=dict(measured),
+        )  # fmt: skip
 
 
 def count(n: int, noun: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vindicate.diagnose.ladder import fault_class
 from vindicate.diagnose.link import Link
-from vindicate.diagnose.rule import Clue, Scene, count, oldest
+from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
 from vindicate.record.observation import ProbeResult
 
 __all__ = ["stalls"]
@@ -147,14 +147,14 @@ def _engine_figures(scene: Scene, name: str, role: str, kind: str | None, mechan
         )
     unfinished = (progress.http_active or 0) - _held_by_readers(scene)
     done = progress.in_work_last is not None and progress.in_work_last < 1
+    against = Against(name, mechanism or f"{role}.no_end")
     if role != "prefill" and unfinished >= 1 and done and progress.work != "moving":
-        yield Clue(
-            service=name,
-            kind="counter",
-            mechanism=mechanism or f"{role}.no_end",
-            strength=0.6,
-            text=f"{name} has nothing running or queued, yet {unfinished:g} of its HTTP answers stayed unfinished all the while",
-            measured={"in_work": progress.in_work_last, "http_active": unfinished},
+        yield against(
+            "counter",
+            0.6,
+            f"{name} has nothing running or queued, yet {unfinished:g} of its HTTP answers stayed unfinished all the while",
+            in_work=progress.in_work_last,
+            http_active=unfinished,
         )
     elif (
         role != "prefill"
@@ -164,13 +164,12 @@ def _engine_figures(scene: Scene, name: str, role: str, kind: str | None, mechan
         and _silent(scene, name)
     ):
         awaited = scene.awaited[name]
-        yield Clue(
-            service=name,
-            kind="counter",
-            mechanism=mechanism or f"{role}.no_end",
-            strength=0.6 if kind == "no_end" else 0.35,
-            text=f"{name} has nothing running or queued, yet its caller awaited {awaited:g} answers from it all the while",
-            measured={"in_work": progress.in_work_last, "awaited_by_caller": awaited},
+        yield against(
+            "counter",
+            0.6 if kind == "no_end" else 0.35,
+            f"{name} has nothing running or queued, yet its caller awaited {awaited:g} answers from it all the while",
+            in_work=progress.in_work_last,
+            awaited_by_caller=awaited,
         )
         if kind is None:
             yield Clue(
@@ -277,6 +276,7 @@ def _links(scene: Scene, name: str, role: str, mechanism: str | None, probe: Pro
         return
     if _waits_on_partner(scene, name) and kind in (None, "silent"):
         return
+    against = Against(name, mechanism)
     if owed and not scene.ladder.proven(name):
         yield Clue(
             service=name,
@@ -304,25 +304,21 @@ def _links(scene: Scene, name: str, role: str, mechanism: str | None, probe: Pro
             measured={"silent_streams": len(silent), "open_at_entry": open_at_entry},
         )
     elif probe is not None and kind in ("stalled", "no_end", "silent") and probe.target == name:
-        yield Clue(
-            service=name,
-            kind="wait-for",
-            mechanism=mechanism,
-            strength=0.5,
-            text=f"{name} owed our own probe until its deadline, and waits for nobody",
-            measured={"owed_to_probe_s": round(probe.total_s, 1)},
-            basis="our probe",
+        yield against(
+            "wait-for",
+            0.5,
+            f"{name} owed our own probe until its deadline, and waits for nobody",
+            "our probe",
+            owed_to_probe_s=round(probe.total_s, 1),
         )
     unsent = sum(link.unsent_response for link in (*silent, *node.own))
     if kind in ("stalled", "no_end") and node.visible and unsent == 0 and (silent or node.own):
-        yield Clue(
-            service=name,
-            kind="socket",
-            mechanism=mechanism,
-            strength=0.4,
-            text=f"the sockets of {name} hold nothing unsent: it is not the network or a reader that holds these answers up",
-            measured={"unsent_bytes": 0},
-            basis=None if silent else "our probe",
+        yield against(
+            "socket",
+            0.4,
+            f"the sockets of {name} hold nothing unsent: it is not the network or a reader that holds these answers up",
+            None if silent else "our probe",
+            unsent_bytes=0,
         )
 
 
@@ -347,21 +343,18 @@ def _some_stand_still(scene: Scene, name: str, role: str) -> Iterator[Clue]:
         "silent_streams": len(silent),
     }
     mechanism = f"{role}.stall_mid_stream"
-    yield Clue(
-        service=name,
-        kind="counter",
-        mechanism=mechanism,
-        strength=0.55 if all_along else 0.4,
-        measured=measured,
-        text=f"{name} runs {n_running:g} requests, and only {count(getting, 'stream')} from it moved",
+    against = Against(name, mechanism)
+    yield against(
+        "counter",
+        0.55 if all_along else 0.4,
+        f"{name} runs {n_running:g} requests, and only {count(getting, 'stream')} from it moved",
+        **measured,
     )
-    yield Clue(
-        service=name,
-        kind="wait-for",
-        mechanism=mechanism,
-        strength=0.5,
-        measured=measured,
-        text=f"{count(len(silent), 'stream')} from {name} stand open with nothing coming, and {name} waits for nobody",
+    yield against(
+        "wait-for",
+        0.5,
+        f"{count(len(silent), 'stream')} from {name} stand open with nothing coming, and {name} waits for nobody",
+        **measured,
     )
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from vindicate.diagnose.ladder import fault_class
-from vindicate.diagnose.rule import Scene, oldest
+from vindicate.diagnose.occupied import occupied
+from vindicate.diagnose.rule import Scene, count, oldest
 from vindicate.record.observation import ProbeResult
 
 __all__ = ["blind_spots", "what_would_settle"]
@@ -43,10 +44,17 @@ def what_would_settle(scene: Scene, suspects: Iterable[str]) -> Iterator[str]:
     for p in scene.ladder.unclear[:1]:
         if p.error in ("http_401", "http_403"):
             yield f"name the key's variable as api_key_env of services.{p.target}, so that a probe is let in"
+        elif p.error in ("tls", "tls_timeout"):
+            yield f"the TLS handshake with {p.target} fails: if it speaks plain HTTP, its url begins with http://"
         elif p.error == "unresolved":
             yield f"check the host name of {p.target} (getent hosts NAME), or give its numeric address, and look again"
         elif fault_class(p) == "slow":
             yield f"look longer: the probe at {p.target} still got tokens at its deadline; {_longer(p)}"
+    looks = scene.capture.n_looks
+    if looks is not None and looks < scene.capture.window_s:
+        yield "look again when the host is less busy, or longer: vindicate diagnose --window 60s"
+    for found in occupied(scene):
+        yield f"see whether the answers of {found.service} on {count(len(found.links), 'silent connection')} are over: let it show its metrics, or name the waiting process with --client-pid"
     waiting = [link for node in scene.account.nodes.values() for link in node.owed if link.is_open]
     late = [p for p in scene.ladder.bad if fault_class(p) in ("silent", "stalled") and p.target in scene.leaves]
     if late and not waiting:
@@ -55,6 +63,8 @@ def what_would_settle(scene: Scene, suspects: Iterable[str]) -> Iterator[str]:
         longer = max(30, round(3 * oldest(tuple(waiting)) / 10) * 10)
         yield f"look longer, to tell a long prefill from a stall: vindicate diagnose --window {min(longer, 300)}s"
     for name in names:
+        if name in scene.chain.services and scene.chain.services[name].opaque:
+            yield f"declare what {name} calls in a stack file (upstream), or look as root, so that it is followed"
         if name in scene.leaves and scene.progress[name].work == "unknown":
             yield f"let {name} show its metrics (in-work gauges and token counters) and look again"
         elif not scene.account.nodes[name].visible:
