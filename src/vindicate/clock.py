@@ -59,5 +59,5 @@ def parse_time(text: str) -> str:
     """
     try:
         return iso(datetime.fromisoformat(text).astimezone())
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise MisuseError(f"{text!r} is no time", remedy="try: ISO 8601, for example 2026-11-30T21:14:00Z") from error

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from fakes.captures import Scenery
+from fakes.observed_start import observed
 from vindicate.observe.capture_file import save_capture
 
 FIELDS = {
@@ -81,6 +82,22 @@ def test_calls_a_dead_entry_guilty(tmp_path):
     assert not made.stderr.startswith("Traceback")
 
 
+def test_calls_an_entry_dead_that_listens_on_the_other_family_only_and_says_where(tmp_path):
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
+        port = listener.getsockname()[1]
+        done = run(f"http://127.0.0.1:{port}", "--window", "1s", "--json", cwd=tmp_path)
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["mechanism"]) == (1, "service.down")
+    assert any("::1 only" in text for text in said["blind"])
+
+
+def test_says_that_a_port_speaks_plain_http_when_https_was_meant(tmp_path):
+    with observed(tmp_path, "engine") as engine:
+        done = run(f"https://127.0.0.1:{engine.port}", "--window", "1s", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "plain HTTP is spoken there" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -91,6 +108,11 @@ def test_calls_a_dead_entry_guilty(tmp_path):
         (("--window", "soon"), "soon"),
         (("--probe-budget", "much"), "much"),
         (("capture",), "--out"),
+        (("capture", "http://127.0.0.1:9"), "http://127.0.0.1:9 --out capture.json"),
+        (("http://127.0.0.1:9", "--html", "nosuch/page.html"), "nosuch"),
+        (("http://127.0.0.1:9", "--html", "."), "is a folder"),
+        (("http://127.0.0.1:9", "--client-pid", "-5"), "-5"),
+        (("http://user@127.0.0.1:9",), "login"),
         (("http://a:1", "http://b:2"), "http://b:2"),
         (("--replay", "broken.json"), "broken.json"),
     ],
@@ -108,6 +130,8 @@ def test_lists_every_mechanism(tmp_path):
     made = run("--list-mechanisms", cwd=tmp_path)
     assert made.returncode == 0
     assert "proxy.connector_starvation  (layer: proxy)" in made.stdout
+    listed = json.loads(run("--list-mechanisms", "--json", cwd=tmp_path).stdout)
+    assert "proxy.connector_starvation" in {entry["name"] for entry in listed["mechanisms"]}
 
 
 def test_refuses_a_client_that_is_not_there_before_it_looks(tmp_path):

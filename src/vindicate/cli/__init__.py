@@ -1,21 +1,38 @@
 """argv → one verb → an exit code."""
 
-import os
+import io
+import signal
 import sys
 import traceback
 from importlib import import_module
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-import click
 
-from vindicate import __version__
-from vindicate.errors import VindicateError
+def _quiet_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show no traceback of a Ctrl-C that comes before `main` can answer it."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("vindicate: interrupted", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _quiet_interrupt  # before the imports that take time
+
+import click  # noqa: E402
+
+from vindicate import __version__  # noqa: E402
+from vindicate.cli.streams import mend_streams  # noqa: E402
+from vindicate.errors import BugError, CannotError, MisuseError, VindicateError  # noqa: E402
+from vindicate.redact import redact_text  # noqa: E402
 
 __all__ = ["main", "program"]
 
 # verb → module:attribute and what it does; a verb's module is imported only when it is run or its own help is asked for.
 VERBS: dict[str, tuple[str, str]] = {
     "demo": ("vindicate.cli.demo:demo", "Play the whole story on a reference stack, in under 3 minutes."),
+    "init": ("vindicate.cli.init:init", "Draw this host's chain and write a stack file."),
     "diagnose": ("vindicate.cli.diagnose:diagnose", "It hangs: who is waiting for whom?"),
     "ab": ("vindicate.cli.ab:ab", "Is that knob any good? Fresh starts, random blocks, intervals."),
     "clawback": ("vindicate.cli.clawback:clawback", "What did we give up on a suspicion that fell?"),
@@ -80,35 +97,104 @@ def main(argv: list[str] | None = None) -> None:
     """Run one verb and exit with the code that the contract gives it."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
-    sys.exit(_run([word for word in args if word != "--debug"], debug=debug))
+    try:
+        code = _run_whole([word for word in args if word != "--debug"], debug=debug)
+    except KeyboardInterrupt:  # a second one, while the first was being answered
+        code = 130
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left is the interpreter's own end: one more ends it at once
+    sys.exit(code)
+
+
+def _run_whole(args: list[str], *, debug: bool) -> int:
+    """Run one verb between streams that cannot fail; what could not be written is said at the end."""
+    if not debug:
+        _hush()
+    try:
+        outlet = mend_streams()
+        _check_folder()
+    except VindicateError as error:
+        return _tell(error)
+    code = _run(args, debug=debug)
+    try:
+        sys.stdout.flush()
+        if outlet is not None:
+            outlet.check()
+    except VindicateError as error:
+        return _tell(error)
+    return code
 
 
 def _run(args: list[str], *, debug: bool) -> int:
     try:
+        _check_words(args)
         code = program.main(args=args, prog_name="vindicate", standalone_mode=False)
-        sys.stdout.flush()
-    except VindicateError as error:
-        if debug:
-            traceback.print_exc()
-        print(f"vindicate: {error.problem}\n  {error.remedy}", file=sys.stderr)
-        return error.exit_code
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.ClickException as error:
-        error.show()
+        error.show(file=(text := io.StringIO()))
+        print(_clip(redact_text(text.getvalue())), end="", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, click.Abort):
         print("vindicate: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:  # the one broad except of the program: a bug of ours must not look like a verdict
         if debug:
-            traceback.print_exc()
-        print(
-            f"vindicate: a bug of ours: {type(error).__name__}: {error}\n  run it again with --debug and report what it prints",
-            file=sys.stderr,
-        )
-        return 70
+            print(redact_text(traceback.format_exc()), end="", file=sys.stderr)
+        return _tell(_as_ours(error))
     return code if isinstance(code, int) else 0
+
+
+def _as_ours(error: Exception) -> VindicateError:
+    """Whose side it was: the caller's, the machine's, or ours."""
+    match error:
+        case VindicateError():
+            return error
+        case UnicodeEncodeError():  # a path that neither a ledger nor a JSON document can hold
+            return MisuseError(f"{_clip(error.object, 200)!r} is no UTF-8 text", remedy="rename that file or folder")
+        case OSError():  # no space, no permission, too many files
+            where = f"{error.filename}: " if error.filename else ""
+            return CannotError(
+                f"{where}{error.strerror or error}",
+                remedy="check that path, its permissions and the free space; --debug shows where it came up",
+            )
+    return BugError(
+        f"a bug of ours: {type(error).__name__}: {error}", remedy="run it again with --debug and report what it prints"
+    )
+
+
+def _tell(error: VindicateError) -> int:
+    """Say what was wrong and what to do; the exit code that goes with it."""
+    print(f"vindicate: {_clip(redact_text(error.problem))}\n  {_clip(redact_text(error.remedy))}", file=sys.stderr)
+    return error.exit_code
+
+
+def _clip(text: str, most: int = 1200) -> str:
+    """A long value shows its beginning and its end."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} … ({len(text) - most} more characters) … {text[-most // 2 :]}"
+
+
+def _check_words(args: list[str]) -> None:
+    """Refuse what neither a ledger nor a JSON document can hold."""
+    for word in args:
+        if not word.isascii() and word.encode(errors="ignore").decode() != word:
+            raise MisuseError(f"{_clip(word, 80)!r} is no UTF-8 text", remedy="write it, or rename that file, in UTF-8")
+
+
+def _check_folder() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise MisuseError(
+            f"the folder you stand in is gone: {error.strerror}", remedy="go to one that is there: cd ~"
+        ) from error
+
+
+def _hush() -> None:
+    """Keep the reports of libraries, and of what breaks while the process ends, off the terminal; `--debug` shows them."""
+    import logging
+
+    logging.lastResort = None
+    logging.raiseExceptions = False
+    sys.unraisablehook = lambda _: None

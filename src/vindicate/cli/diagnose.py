@@ -1,5 +1,6 @@
 """`vindicate diagnose`: who is waiting for whom? Records a window, judges it, shows the chain and its guilty node."""
 
+import os
 import re
 import sys
 import time
@@ -45,7 +46,7 @@ class TokenBudget(click.ParamType[int]):
 
 
 @click.command(epilog=example("vindicate diagnose http://127.0.0.1:8000"))
-@click.argument("words", nargs=-1, metavar="[URL | capture]")
+@click.argument("words", nargs=-1, metavar="[capture] [URL]")
 @stack_option
 @ledger_option
 @click.option("--window", "window_s", type=DURATION, default="10s", show_default=True, help="How long to look.")
@@ -60,7 +61,7 @@ class TokenBudget(click.ParamType[int]):
 @click.option(
     "--client-pid",
     "client_pids",
-    type=int,
+    type=click.IntRange(1, 2**22),
     multiple=True,
     metavar="PID",
     help="A process that hangs; may be given several times.",
@@ -112,31 +113,38 @@ def diagnose(
 
     Watches sockets, metrics and processes of the whole chain for a window, sends a few small requests of its own past one
     layer after another, and names the guilty one, or says what is missing to name it. URL is where clients call; without
-    it the stack file's entry, and without that the chain that this host's sockets show. The word capture in its place
-    only records: diagnose capture --out FILE.
+    it the stack file's entry, and without that the chain that this host's sockets show. The word capture before it
+    only records: diagnose capture [URL] --out FILE.
 
     Exit code: 0 healthy, 1 a fault, 3 undetermined.
     """
     if list_mechanisms:
-        from vindicate.view.diagnosis import mechanisms_text
-
-        print(mechanisms_text(), end="")
+        _list_mechanisms(as_json=as_json)
         return 0
+    for option, file in (("--out", out_file), ("--html", html_file)):
+        if file is not None:
+            _check_writable(file, option)
+    if save:
+        from vindicate.ledger.store import Ledger
+
+        Ledger.open(ledger_file(ledger_path, stack_file)).close()  # said now rather than after the window
     began = time.monotonic()
     if replay_files:  # --replay a.json b.json: what follows the first file are files too
         capture = _replayed((*replay_files, *(Path(word) for word in words)))
     else:
-        url = _one(words)
-        if (url == "capture") != (out_file is not None):
+        records_only = words[:1] == ("capture",)
+        url = _one(words[1:] if records_only else words)
+        if records_only != (out_file is not None):
             raise MisuseError(
-                "a recording needs the word capture and --out FILE together",
-                remedy="try: vindicate diagnose capture --out capture.json",
+                "the word capture was given without --out FILE"
+                if records_only
+                else f"--out {out_file} was given without the word capture",
+                remedy=f"try: vindicate diagnose capture {url or ''}".rstrip() + f" --out {out_file or 'capture.json'}",
             )
-        stack = _stack(None if url == "capture" else url, stack_file)
-        if out_file is not None:
-            _check_writable(out_file)
+        stack = _stack(url, stack_file)
         _check_running(client_pids)
         capture = _recorded(stack, window_s, 0 if no_probe else probe_budget, client_pids)
+        capture = replace(capture, blind=(*stack.notes, *capture.blind))
         if stack.others:
             urls = ", ".join(stack.others)
             capture = replace(capture, blind=(*capture.blind, f"not looked at, though seen on this host: {urls}"))
@@ -158,7 +166,7 @@ def diagnose(
 
         _write(html_file, diagnosis_html(diagnosis, capture))
     if save:
-        saved = _save(diagnosis, ledger_file(ledger_path, stack_file))
+        saved = _save(diagnosis, capture, ledger_file(ledger_path, stack_file))
         say(saved) if as_json else print(saved)
     return _EXIT[diagnosis.status]
 
@@ -241,12 +249,26 @@ def _check_running(pids: tuple[int, ...]) -> None:
         )
 
 
-def _check_writable(file: Path) -> None:
+def _check_writable(file: Path, option: str) -> None:
     """Fail in the first second rather than after the window."""
-    if not file.absolute().parent.is_dir():
-        raise MisuseError(
-            f"{file}: there is no folder {file.absolute().parent}", remedy="make it, or name another file"
-        )
+    folder, remedy = file.absolute().parent, f"name another file with {option}"
+    if not folder.is_dir():
+        raise MisuseError(f"{file}: there is no folder {folder}", remedy=f"make it, or {remedy}")
+    if file.is_dir():
+        raise MisuseError(f"{file} is a folder", remedy=remedy)
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise CannotError(f"{file}: cannot be written: Permission denied", remedy=remedy)
+
+
+def _list_mechanisms(*, as_json: bool) -> None:
+    if as_json:
+        from vindicate.diagnose.catalogue import CATALOGUE
+
+        print_json({"schema": "vindicate.mechanisms/1", "mechanisms": list(CATALOGUE.values())})
+        return
+    from vindicate.view.diagnosis import mechanisms_text
+
+    print(mechanisms_text(), end="")
 
 
 def _write(file: Path, text: str) -> None:
@@ -258,14 +280,15 @@ def _write(file: Path, text: str) -> None:
         ) from error
 
 
-def _save(diagnosis: "Diagnosis", ledger_at: Path) -> str:
+def _save(diagnosis: "Diagnosis", capture: "Capture", ledger_at: Path) -> str:
     """Keep the diagnosis as evidence; the sentence that names its id."""
     import msgspec
 
     from vindicate.ledger.importing import diagnosis_evidence
+    from vindicate.ledger.live import held_in
     from vindicate.ledger.store import Ledger
 
-    found = diagnosis_evidence(msgspec.to_builtins(diagnosis), source="vindicate diagnose")
+    found = diagnosis_evidence(msgspec.to_builtins(diagnosis), source="vindicate diagnose", held=held_in(capture))
     with Ledger.open(ledger_at) as ledger:
         evidence = replace(found, id=ledger.next_id("E"))
         ledger.append(evidence, happened_at=diagnosis.started_at or None)

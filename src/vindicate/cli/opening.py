@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from vindicate.cli.option import ledger_file
+from vindicate.cli.option import ledger_file, say
 from vindicate.ledger.state import Book
 from vindicate.ledger.store import Ledger
 from vindicate.stack.model import Stack
@@ -43,6 +43,8 @@ def open_desk(ledger_path: str | None, stack_file: str | None, *, write: bool) -
     file = ledger_file(ledger_path, stack_file).absolute()
     home = file.parent.parent if file.parent.name == ".vindicate" else file.parent
     stack = read_stack(path) if path else None
+    if ledger_path is not None and not write and not file.exists():
+        say(f"there is no ledger at {file} yet")
     return Desk(
         Ledger.open(file, create=write, read_only=not write), stack, stack.file.parent if stack and stack.file else home
     )

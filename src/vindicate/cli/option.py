@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 import click
 
 from vindicate.errors import MisuseError, RefusedError
+from vindicate.redact import redact_json, redact_text
 from vindicate.units import Seconds, parse_duration
 
 __all__ = [
     "DURATION",
+    "TEXT",
     "agree",
     "example",
     "json_option",
@@ -43,7 +45,20 @@ class DurationType(click.ParamType[Seconds]):
             self.fail(f"{error.problem}; {error.remedy}", param, ctx)
 
 
+class TextType(click.ParamType[str]):
+    """Words that say something."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse blanks only."""
+        if not str(value).strip():
+            self.fail("is empty; say it in a few words", param, ctx)
+        return str(value)
+
+
 DURATION = DurationType()
+TEXT = TextType()
 
 stack_option = click.option(
     "--stack", "stack_file", metavar="FILE", help="Stack file; default ./vindicate.toml, then $VINDICATE_STACK."
@@ -75,14 +90,15 @@ def example(line: str) -> str:
 def say(text: str) -> None:
     """Write progress, a plan or a warning to standard error; a reader that has gone away stops nothing."""
     with suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(redact_text(text), file=sys.stderr, flush=True)
 
 
 def print_json(document: Any) -> None:
-    """Write one JSON document to standard output."""
+    """Write one JSON document to standard output, without secrets."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n")
+    plain = redact_json(msgspec.to_builtins(document))
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain), indent=1).decode() + "\n")
 
 
 def agree(question: str, *, yes: bool) -> None:

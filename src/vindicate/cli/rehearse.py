@@ -74,7 +74,7 @@ def proxy(
     if fault_file is not None:
         fault, from_file = read_fault(fault_file)
         variant = variant or from_file
-    mechanism = fault or "none"
+    mechanism = "none" if fault is None else fault
     import asyncio
 
     from vindicate.rehearse.proxy import Proxy, parse_listen, parse_upstream, serve

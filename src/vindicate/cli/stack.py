@@ -1,11 +1,17 @@
 """`vindicate stack`: start, stop, restart and look at the services of a stack file; write one to try things on."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from vindicate.cli.option import agree, example, json_option, print_json, say, stack_option, timeout_option, yes_options
 from vindicate.errors import MisuseError
+from vindicate.redact import redact_value
+
+if TYPE_CHECKING:
+    from vindicate.operate.status import ServiceStand
 
 __all__ = ["stack"]
 
@@ -29,8 +35,10 @@ def init(directory: str, router: str, device: str, proxy_fault: str | None) -> i
     folder = Path(directory)
     if (folder / "vindicate.toml").exists():
         raise MisuseError(f"{folder / 'vindicate.toml'} is there already", remedy="name an empty or new folder")
+    from vindicate.rehearse.fault import Fault
     from vindicate.rehearse.reference_stack import write_reference_stack
 
+    Fault(mechanism="none" if proxy_fault is None else proxy_fault)  # says which faults there are
     file = write_reference_stack(
         folder, device=device, router=router, proxy=proxy_fault is not None, proxy_fault=proxy_fault or "none"
     )
@@ -118,11 +126,23 @@ def restart(
     return _show(stack_file, as_json=as_json)
 
 
+def _without_secrets(stand: "ServiceStand") -> "ServiceStand":
+    knobs = {
+        name: replace(
+            knob,
+            declared=redact_value(name, knob.declared),
+            live={pid: redact_value(name, value) for pid, value in knob.live.items()},
+        )
+        for name, knob in stand.knobs.items()
+    }
+    return replace(stand, knobs=knobs)
+
+
 def _show(stack_file: str | None, *, as_json: bool) -> int:
     from vindicate.operate.status import look
     from vindicate.stack.file import load_stack
 
-    stands = look(load_stack(stack_file))
+    stands = tuple(_without_secrets(stand) for stand in look(load_stack(stack_file)))
     if as_json:
         print_json({"schema": "vindicate.stack/1", "services": stands})
     else:

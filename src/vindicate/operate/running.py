@@ -138,7 +138,7 @@ def read_run(home: Path, service: str) -> Run | None:
     """The record of the service's last start by us; ``None`` when there is none, or one from before a reboot."""
     try:
         run = msgspec.json.decode(_run_file(home, service).read_bytes(), type=Run)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
     return run if run.boot_id == _boot_id() else None
 

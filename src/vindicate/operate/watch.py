@@ -14,7 +14,7 @@ import msgspec
 from vindicate.clock import utc_now
 from vindicate.diagnose.judge import judge
 from vindicate.errors import VindicateError
-from vindicate.ledger.claim_rules import may_refute, measured_watch, subject_knob
+from vindicate.ledger.claim_rules import how_to_count, may_refute, measured_watch, subject_knob, t_star_of
 from vindicate.ledger.state import Book
 from vindicate.ledger.store import Ledger
 from vindicate.load.plan import LoadPlan
@@ -199,7 +199,8 @@ def _clean(
             facts.append(ClaimEvent(claim=name, status="refuted", reason=ruling.why or text, evidence=ruling.on))
             said.append(f"claim {name} is refuted")
         else:
-            said.append(f"claim {name} stays {record.status}: it takes {'; '.join(ruling.missing)}")
+            step = f"vindicate claim show {name}" if t_star_of(incident) else how_to_count(name, book.incident_of(name))
+            said.append(f"claim {name} stays {record.status}: it takes {'; '.join(ruling.missing)}; next: {step}")
     return Outcome(symptom=None, text="; ".join(said), facts=tuple(facts))
 
 
