@@ -204,7 +204,8 @@ def first_answer(url: str, model: str = "m", patience_s: float = 20) -> None:
     """One small request, so that the router has met its workers (it registers decode before prefill)."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}).encode()
     headers = {"Content-Type": "application/json"}
-    urllib.request.urlopen(urllib.request.Request(url + "/v1/chat/completions", body, headers), timeout=patience_s).close()
+    request = urllib.request.Request(url + "/v1/chat/completions", body, headers)
+    urllib.request.urlopen(request, timeout=patience_s).close()
 
 
 LATER = 3  # the first requests are served well
