@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 
 from vindicate.clock import utc_now
@@ -53,7 +54,7 @@ def run_load_blocking(plan: LoadPlan, *, out: Path | None = None, on_progress: O
     """Run *plan* in an event loop of its own; see :func:`run_load`."""
     loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with contextlib.suppress(ImportError):
-        from uvloop import new_event_loop as loop_factory
+        loop_factory = import_module("uvloop").new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(run_load(plan, out=out, on_progress=on_progress))
 
