@@ -300,18 +300,21 @@ async def _keep(pieces: list[bytes], data: bytes) -> None:
 async def serving(every: int) -> AsyncIterator[str]:
     """A server whose path names the fault; yields its URL."""
     seen: dict[str, int] = {}
+    open_now: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The end of the program cancels those that are silent for ever.
+        open_now[writer] = asyncio.current_task()
+        # Those that are silent for ever are cancelled at the end.
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-                await reader.readexactly(int(length[15:]))
+                lengths = [line[15:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+                await reader.readexactly(int(lengths[0]) if lengths else 0)
                 name = head.split(b"/", 2)[1].decode()
                 seen[name] = seen.get(name, 0) + 1
                 broken = name in FAULTS and seen[name] % every == 0
                 await (FAULTS[name][2](Answer(writer)) if broken else Answer(writer).good())
+        del open_now[writer]
         writer.close()
 
     server = await asyncio.start_server(connection, "127.0.0.1", 0, backlog=1024)
@@ -319,6 +322,10 @@ async def serving(every: int) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        for task in (left := list(open_now.values())):
+            task.cancel()
+        await asyncio.gather(*left)
+        await asyncio.sleep(0)  # now the loop closes the sockets
 
 
 @dataclass
