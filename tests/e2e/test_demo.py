@@ -77,3 +77,27 @@ def test_cleans_up_when_it_is_interrupted_or_killed(tmp_path, number):
         demo.wait()
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     _wait(lambda: not _running_in(story), 60, f"still running: {_running_in(story)}")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGHUP])
+def test_cleans_up_also_when_its_caretaker_is_dead_and_the_user_is_impatient(tmp_path, first):
+    log = tmp_path / "log"
+    story = tmp_path / "story"
+    demo = _play(story, log)
+    try:
+        _wait(lambda: b"decode: starting" in log.read_bytes() or demo.poll() is not None, 60, "decode never started")
+        assert demo.poll() is None, log.read_text()[-3000:]
+        caretaker = next(
+            child for child in psutil.Process(demo.pid).children() if "vindicate.rehearse.caretaker" in child.cmdline()
+        )
+        caretaker.kill()
+        demo.send_signal(first)
+        _wait(lambda: b"cleaning up" in log.read_bytes(), 30, "it went on")
+        demo.send_signal(signal.SIGINT)
+        demo.send_signal(signal.SIGTERM)
+        assert demo.wait(timeout=60) == 130, log.read_text()[-3000:]
+        assert _running_in(story) == []
+    finally:
+        demo.kill()
+        demo.wait()

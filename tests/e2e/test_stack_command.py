@@ -44,7 +44,14 @@ def test_up_status_restart_and_down(vindicate, tmp_path):
     assert (decode["role"], decode["engine"]) == ("decode", "reference")
     assert decode["started_at"].endswith("Z")
     pid = str(decode["pids"][0])
-    assert decode["knobs"][KNOB] == {"declared": "256", "live": {pid: "256"}, "drift": False, "problem": None}
+    assert decode["knobs"][KNOB] == {
+        "declared": "256",
+        "live": {pid: "256"},
+        "drift": False,
+        "problem": None,
+        "declared_known": True,
+        "unread": [],
+    }
 
     plan = vindicate("stack", "restart", "decode", "--dry-run").stderr
     assert "stop:  decode, prefill" in plan

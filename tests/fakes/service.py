@@ -24,6 +24,7 @@ parser.add_argument("--spawn-worker", action="store_true")
 parser.add_argument("--daemon-worker", action="store_true")
 parser.add_argument("--unhealthy", action="store_true")
 parser.add_argument("--sick-file", help="while it is there, /health is slow, or answers the status that it holds")
+parser.add_argument("--refuse-file", help="while it is there, every prompt is answered 503")
 parser.add_argument("--never-listen", action="store_true")
 parser.add_argument("--never-listen-knob", help="never listen when the knob has this value")
 parser.add_argument("--answer-knob", action="store_true")
@@ -65,6 +66,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if options.refuse_file and Path(options.refuse_file).exists():
+            return self.reply(503, {"error": "no prefill worker is available"})
         said = " ".join(message["content"] for message in body["messages"])
         planted = dict(re.findall(r"The value of (KEY-[0-9a-f]+) is (VAL-[0-9a-f]+)", said))
         asked = re.findall(r"What is the value of (KEY-[0-9a-f]+)", said)

@@ -41,6 +41,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "revert": ("vindicate.cli.change:revert", "Take a knob back because of a claim."),
     "change": ("vindicate.cli.change:change", "List, show, resume, roll back or discover changes."),
     "stack": ("vindicate.cli.stack:stack", "Start, stop and look at the services of a stack file."),
+    "watch": ("vindicate.cli.watch:watch", "The chain while it runs: who waits, what moves, what is pinned."),
+    "unpin": ("vindicate.cli.unpin:unpin", "Abort requests that an engine will never let go."),
     "load": ("vindicate.cli.load:load", "Drive multi-round sessions; every run ends."),
     "incident": ("vindicate.cli.incident:incident", "Open an incident with its count and exposure."),
     "claim": ("vindicate.cli.claim:claim", "Say what is believed, and what became of it."),

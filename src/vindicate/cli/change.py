@@ -155,15 +155,12 @@ def restore(
         )
         plan = replace(plan, watch=watch)
         weaknesses = tuple(weak for ground in grounds for weak in ground.weaknesses) if accept is not None else ()
-
-        def last_look() -> None:
-            say("looking whether the cause is gone ...")
-            say(f"  {require_cause_gone(bench.stack, accept=accept)}")
-
+        say("looking whether the cause is gone ...")
+        say(f"  {require_cause_gone(bench.stack, accept=accept)}")
         waiver = (accept, weaknesses or ("none named; accepted all the same",)) if accept is not None else None
         return bench.run(
             plan, lambda final: grounds_for(bench.book, final, (), waiver=waiver), reason=accept or "", timeout_s=timeout_s,
-            yes=yes, undoes=undoes, accepted=weaknesses, before=last_look,
+            yes=yes, undoes=undoes, accepted=weaknesses,
         )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ class ChangeBench:
 
     def run(
         self, plan: "ChangePlan", grounds: "Callable[[ChangePlan], list[Body]]", *, reason: str, timeout_s: float, yes: bool,
-        undoes: Mapping[str, str] | None = None, accepted: Sequence[str] = (), before: Callable[[], None] | None = None,
+        undoes: Mapping[str, str] | None = None, accepted: Sequence[str] = (),
     ) -> int:  # fmt: skip
         """Show the plan, ask, and carry it out."""
         from vindicate.operate import journal
@@ -51,8 +51,6 @@ class ChangeBench:
         say("\n".join(plan_lines(plan, by_hand=hand_started(self.stack, plan), outage=outage, accepted=accepted)))
         if self.dry_run:
             return 0
-        if before is not None:
-            before()
         agree("Do this?", yes=yes)
         plan, notes = with_baseline(self.stack, numbered(self.ledger, plan))
         for note in notes:
@@ -72,6 +70,7 @@ def change_bench(
     from contextlib import ExitStack
 
     from vindicate.experiment.journal import require_put_back
+    from vindicate.ledger.present import seen_now
     from vindicate.ledger.state import Book
     from vindicate.ledger.store import Ledger
     from vindicate.operate.interrupt import interruptible
@@ -86,7 +85,7 @@ def change_bench(
             held.enter_context(interruptible())
         path = ledger_file(ledger_path, stack_file)
         ledger = held.enter_context(Ledger.open(path, create=not dry_run, read_only=dry_run))
-        book = Book.from_facts(ledger.facts())
+        book = seen_now(declared, Book.from_facts(ledger.facts()))
         if not half_done_is_fine:
             require_put_back(declared.home)
             require_nothing_half_done(book)

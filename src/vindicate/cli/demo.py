@@ -1,6 +1,9 @@
 """`vindicate demo`: the story on the reference stack, act by act."""
 
+import contextlib
+import shlex
 import signal
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -13,6 +16,8 @@ from vindicate.errors import CannotError, MisuseError
 from vindicate.units import format_duration
 
 __all__ = ["demo"]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command(epilog=example("vindicate demo --keep /tmp/story"))
@@ -36,19 +41,23 @@ def demo(full: bool, keep: Path | None) -> int:
     from vindicate.rehearse.story import Story
 
     directory = _directory(keep)
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
     began = time.monotonic()
+    for number in _ENDING:
+        signal.signal(number, _interrupt)
     caretaker = start_caretaker(directory, keep=keep is not None)
     story = Story(directory=directory, show=_show, full=full)
     try:
-        _show(f"The story of a knob that was innocent, played in {directory} on a simulated stack.")
-        story.play()
+        try:
+            _show(f"The story of a knob that was innocent, played in {directory} on a simulated stack.")
+            story.play()
+        finally:
+            for number in _ENDING:  # from here on it ends by itself, and in bounded time
+                signal.signal(number, signal.SIG_IGN)
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                say("cleaning up ...")
+            story.end()
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        say("cleaning up ...")
-        story.end()
-        caretaker.communicate()
+        _finish(caretaker, directory, keep=keep is not None)
     _show(
         f"\n== What was measured, in {format_duration(time.monotonic() - began)} (all figures from the simulated reference stack)"
     )
@@ -81,5 +90,23 @@ def _show(line: str) -> None:
     print(line, flush=True)
 
 
+def _finish(caretaker: "subprocess.Popen[bytes]", directory: Path, *, keep: bool) -> None:
+    """Have everything stopped, by the caretaker or, when that was killed, from here.
+
+    Raises:
+        CannotError: Something still runs.
+    """
+    from vindicate.rehearse.caretaker import clean_up
+
+    caretaker.communicate()
+    if caretaker.returncode != 0 and not clean_up(directory, keep=keep):
+        raise CannotError(
+            f"the demo's stack in {directory} could not be stopped",
+            remedy=f"vindicate stack down --stack {shlex.quote(str(directory / 'vindicate.toml'))}",
+        )
+
+
 def _interrupt(_number: int, _frame: object) -> NoReturn:
+    for number in _ENDING:  # a second one must not break into the cleaning up
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -26,7 +26,12 @@ def stack() -> None:
     "--reference", "directory", metavar="DIR", required=True, help="Folder for the scripts and the stack file."
 )
 @click.option("--router", default="builtin", show_default=True, help="Which router stands in front.")
-@click.option("--device", default="simulated:rtx-pro-6000", show_default=True, help="What the engines compute on.")
+@click.option(
+    "--device",
+    default="simulated:rtx-pro-6000",
+    show_default=True,
+    help="What the engines compute on: a simulated card (simulated:h200 is another), or cpu, for real.",
+)
 @click.option(
     "--with-proxy", "proxy_fault", metavar="FAULT", help="Also put a proxy in front that rehearses this fault, or none."
 )
@@ -104,12 +109,14 @@ def restart(
 ) -> int:
     """Stop services and all that must restart with them, and start them again.
 
-    One that was started by hand is stopped too, and started from its launcher.
+    One that was started by hand is stopped too, and started from its launcher. At the end the router, or the engine, is asked
+    one small request; exits 1 when it does not answer.
     """
-    from vindicate.operate.interrupt import interruptible
+    from vindicate.operate.answers import asked_after, wait_for_answer
+    from vindicate.operate.interrupt import interruptible, shielded
     from vindicate.operate.lock import locked
+    from vindicate.operate.services import is_there, running_by_hand
     from vindicate.operate.services import restart as restart_services
-    from vindicate.operate.services import running_by_hand
     from vindicate.stack.file import load_stack
 
     declared = load_stack(stack_file)
@@ -122,8 +129,20 @@ def restart(
         return 0
     agree("Restart these together?", yes=yes)
     with locked(declared, f"stack restart {' '.join(services)}"), interruptible():
-        restart_services(declared, services, say=say, timeout_s=timeout_s)
-    return _show(stack_file, as_json=as_json)
+        try:
+            restart_services(declared, services, say=say, timeout_s=timeout_s)
+        except BaseException:
+            with shielded():
+                down = [name for name in order if not is_there(declared.service(name))]
+                if down:
+                    again = f"vindicate stack restart {' '.join(services)}"
+                    say(f"not running now: {', '.join(sorted(down))}; start again: {again}")
+            raise
+        if asked := asked_after(declared):
+            say(f"asking {asked.name} one small request ...")
+        reached = wait_for_answer(declared)
+        say(reached.text if reached.good else f"{reached.text}; next: vindicate diagnose")
+    return max(_show(stack_file, as_json=as_json), int(not reached.good))
 
 
 def _without_secrets(stand: "ServiceStand") -> "ServiceStand":

@@ -34,10 +34,10 @@ class ProcessWatch:
 
     def add(self, pids: Iterable[int], knobs: Iterable[str] = ()) -> None:
         """Follow *pids* from now on; those known already are left as they are."""
-        names = tuple(knobs)
-        for pid in pids:
+        names, together = tuple(knobs), tuple(pids)
+        for pid in together:
             if pid not in self._seen:
-                facts = _facts(pid, names)
+                facts = _facts(pid, names, together)
                 if facts is not None:
                     self._seen[pid] = _Seen(facts)
 
@@ -64,7 +64,7 @@ class ProcessWatch:
         )
 
 
-def _facts(pid: int, knobs: tuple[str, ...]) -> ProcessFacts | None:
+def _facts(pid: int, knobs: tuple[str, ...], service: tuple[int, ...]) -> ProcessFacts | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -77,7 +77,7 @@ def _facts(pid: int, knobs: tuple[str, ...]) -> ProcessFacts | None:
     readings: Mapping[str, str | None] = {}
     readable = os.access(f"/proc/{pid}/fd", os.R_OK)
     if readable:
-        found = [read_knob(pid, knob) for knob in knobs]
+        found = [read_knob(pid, knob, within=service) for knob in knobs]
         readings = {one.name: None if one.value is None else redact_text(one.value) for one in found if not one.problem}
     return ProcessFacts(
         pid=pid,

@@ -2,18 +2,24 @@
 
 import asyncio
 import hashlib
+import http
 import time
+from dataclasses import dataclass
 
 import msgspec
 
 from vindicate.errors import EngineError
 from vindicate.load.model import first_model
 from vindicate.operate.plan import Answered, Baseline
+from vindicate.operate.services import is_there
 from vindicate.redact import redact_text
 from vindicate.stack.http import exchange
 from vindicate.stack.model import Service, Stack
+from vindicate.units import format_duration
 
-__all__ = ["AnswerError", "compare_answers", "take_baseline"]
+__all__ = ["SETTLE_S", "AnswerError", "Reached", "asked_after", "compare_answers", "take_baseline", "wait_for_answer"]
+
+SETTLE_S = 30.0  # a router takes a while to see a restarted worker again, and an engine under load to say it is well
 
 _PLANTED = "The value of KEY-00c0ffee is VAL-5eed1234."
 _RIGHT = "VAL-5eed1234"
@@ -87,6 +93,65 @@ def compare_answers(stack: Stack, baseline: Baseline) -> str:
             )
     n_steady = sum(was.steady for was in baseline.answers)
     return f"{n_steady} of {len(after)} answers compared exactly and equal, {sum(_RECALLS)} asked for recall, at {service.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Whether *service* let a small request through after a restart; *text* says it to a person."""
+
+    service: str | None
+    good: bool
+    text: str
+
+
+def asked_after(stack: Stack) -> Service | None:
+    """The first service from the entry on that is there and answers for the engines; a proxy may have faults of its own."""
+    path = [stack.service(name) for name in stack.path_from(stack.entry)]
+    return next((it for it in path if it.role in ("gateway", "router", "engine") and is_there(it)), None)
+
+
+def wait_for_answer(stack: Stack, *, within_s: float = SETTLE_S) -> Reached:
+    """Ask one small prompt until it is answered: a router may be well and not see its restarted workers yet.
+
+    A refusal that is ours to mend (a key, a model) is an answer all the same.
+    """
+    service = asked_after(stack)
+    if service is None:
+        return Reached(service=None, good=True, text="no router or engine is there that could be asked")
+    began = time.monotonic()
+    while True:
+        status, error = asyncio.run(_small_request(service, _FIRST_DEADLINE_S))
+        took = format_duration(time.monotonic() - began)
+        if status is not None and status < http.HTTPStatus.INTERNAL_SERVER_ERROR and error is None:
+            how = "" if status == http.HTTPStatus.OK else f" with {status}"
+            return Reached(
+                service=service.name,
+                good=True,
+                text=f"{service.name} answers a small request{how}, {took} after the restart",
+            )
+        if time.monotonic() - began >= within_s:
+            what = (
+                f"answers {status}" if status not in (None, http.HTTPStatus.OK) else f"gives no whole answer ({error})"
+            )
+            return Reached(
+                service=service.name,
+                good=False,
+                text=f"{service.name} {what} to a small request, {format_duration(within_s)} after the restart",
+            )
+        time.sleep(0.25)
+
+
+async def _small_request(service: Service, deadline_s: float) -> tuple[int | None, str | None]:
+    try:
+        model = await first_model(service.url, headers=service.auth(), deadline_s=deadline_s, remedy="-")
+    except EngineError:
+        model = "default"
+    body = {"model": model, "messages": _PROMPTS[2], "max_tokens": 1, "temperature": 0}
+    answer = await exchange(
+        f"{service.url}/v1/chat/completions", method="POST", body=msgspec.json.encode(body),
+        headers={"Content-Type": "application/json", **service.auth()}, deadline_s=deadline_s, limit_bytes=1_000_000,
+    )  # fmt: skip
+    return answer.status, answer.error
 
 
 def _ask_all(service: Service, deadline_s: float) -> list[str]:

@@ -3,21 +3,22 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vindicate.errors import CannotError, EngineError, UndoneError, VindicateError
+from vindicate.errors import CannotError, EngineError, LedgerError, UndoneError, VindicateError
 from vindicate.ledger.state import Book
 from vindicate.ledger.store import Ledger
 from vindicate.load.plan import LoadPlan
 from vindicate.load.run import run_load_blocking
 from vindicate.operate import files, journal
-from vindicate.operate.answers import AnswerError, compare_answers
+from vindicate.operate.answers import SETTLE_S, AnswerError, compare_answers, wait_for_answer
 from vindicate.operate.health import wait_for_health
 from vindicate.operate.journal import Progress
 from vindicate.operate.plan import ChangePlan, FileEdit, KnobEdit
 from vindicate.operate.running import identify
-from vindicate.operate.services import READY_S, bring_down, restart
+from vindicate.operate.services import READY_S, bring_down, bring_up, restart
 from vindicate.operate.status import live_readings
 from vindicate.operate.watch import watch_change
 from vindicate.record.ledger import Body, ChangeState
@@ -27,7 +28,6 @@ from vindicate.units import shown
 __all__ = ["Operation", "operation_on"]
 
 Say = Callable[[str], None]
-_SETTLE_S = 30.0  # a router takes a while to see a restarted worker again, and an engine under load to say it is well
 _LOAD_STREAMS, _LOAD_REQUESTS, _LOAD_STALL_S = 4, 8, 20.0
 
 
@@ -56,18 +56,17 @@ class Operation:
         Raises:
             UndoneError: A step failed, and everything is as it was before.
             CannotError: A step failed, and undoing did too; it can be tried again with the command in the remedy.
+            LedgerError: A step could not be recorded; the change stands half done, with its services up.
             BaseException: Whatever else came, Ctrl-C say, as it came; the change stands half done and can be finished or undone.
         """
-        try:
-            for state, intent, step in self._left():
-                self._step(state, intent, step)
-        except UndoneError:
-            raise
-        except VindicateError as error:
-            self._undo_because(error)
-        except BaseException as error:
-            self._say_how_to_finish(error)
-            raise
+        with self._told_how_to_finish():
+            try:
+                for state, intent, step in self._left():
+                    self._step(state, intent, step)
+            except LedgerError:  # no step is at fault, and undoing could not be recorded either
+                raise
+            except VindicateError as error:
+                self._undo_because(error)
 
     def left(self) -> list[str]:
         """The steps that are still to do, in words."""
@@ -133,7 +132,10 @@ class Operation:
             [*plan.together, *([plan.baseline.service] if plan.baseline else [])], "after the restart"
         )
         if plan.baseline is None:
-            return "healthy; answers were not compared, since nobody answered before the change", {}, []
+            reached = wait_for_answer(self.stack)
+            if not reached.good and reached.service in plan.together:
+                raise EngineError(reached.text, remedy="vindicate diagnose")
+            return f"healthy; {reached.text}; answers were not compared, since nobody answered before", {}, []
         compared = self._settled()
         self._short_load(plan.baseline.service, recall=any(item.recalled for item in plan.baseline.answers))
         self._read_back()
@@ -143,7 +145,7 @@ class Operation:
         """Compare answers, giving a router time to see its workers again; a wrong answer is wrong at once."""
         baseline = self.progress.plan.baseline
         assert baseline is not None
-        deadline = time.monotonic() + _SETTLE_S
+        deadline = time.monotonic() + SETTLE_S
         while True:
             try:
                 return compare_answers(self.stack, baseline)
@@ -172,15 +174,24 @@ class Operation:
     def _finish(self) -> tuple[str, dict[str, object], list[Body]]:
         watch = self.progress.plan.watch
         if watch is None:
-            return "nothing is left to do", {}, []
+            self.told += self._edited_meanwhile()
+            return "; ".join(self.told) or "nothing is left to do", {}, []
         outcome = watch_change(self.stack, self.ledger, self.progress.plan, watch, say=self.say)
         if outcome.symptom is not None:
-            self.ledger.append_all(outcome.facts)
+            try:
+                self.ledger.append_all(outcome.facts)
+            except LedgerError as error:  # the symptom weighs more: undo it all the same
+                self.say(f"the symptom is not on record: {error.problem}")
             raise EngineError(f"under watch: {outcome.symptom}", remedy="vindicate diagnose")
         self._require_healthy(self.progress.plan.together, "after the watch")
         self._read_back()
-        self.told.append(outcome.text)
-        return outcome.text, {}, list(outcome.facts)
+        self.told += [outcome.text, *self._edited_meanwhile()]
+        return "; ".join(self.told), {}, list(outcome.facts)
+
+    def _edited_meanwhile(self) -> list[str]:
+        """What somebody else did to the scripts since they were written, where the values were left as they are to be."""
+        notes = (files.edited_since(file, self.progress.plan.edits) for file in self.progress.plan.files)
+        return [note for note in notes if note]
 
     # ---- back ----------------------------------------------------------------------------------------------------
 
@@ -193,10 +204,16 @@ class Operation:
         Raises:
             CannotError: Somebody edited a script since, or a service does not come up; the change is then ``failed``,
                 and rolling back can be tried again.
+            LedgerError: What was done could not be recorded.
         """
+        with self._told_how_to_finish():
+            return self._roll_back(reason)
+
+    def _roll_back(self, reason: str) -> str:
         try:
             done = self._back(reason)
         except VindicateError as error:
+            self._end_the_outage()
             self.progress = journal.reach(
                 self.ledger, self.progress, "failed", f"{reason}; undoing failed: {error.problem}"
             )
@@ -206,9 +223,7 @@ class Operation:
                 f"{reason}; and undoing it failed: {error.problem}",
                 remedy=f"{error.remedy}; then: vindicate change rollback {self.progress.plan.ids[0]}",
             ) from error
-        except BaseException as error:
-            self._say_how_to_finish(error)
-            raise
+        self.say(f"undone: {done}")
         self.progress = journal.reach(self.ledger, self.progress, "rolled_back", f"{reason}; {done}")
         return done
 
@@ -228,10 +243,19 @@ class Operation:
             return "the scripts are as before, and the services are stopped, as they were"
         restart(self.stack, plan.together, say=self.say, timeout_s=self.timeout_s)
         seen = [self._require_live(edit, edit.before, since=began, or_as=edit.was_live) for edit in plan.edits]
-        return f"the scripts are as before, and live again: {'; '.join(seen)}"
+        return f"the scripts are as before, and live again: {'; '.join(seen)}; {wait_for_answer(self.stack).text}"
+
+    def _end_the_outage(self) -> None:
+        """Start what ran before on a script that is somebody else's by now: theirs is better than no service."""
+        plan = self.progress.plan
+        if "restarted" in self.progress.announced and _edited_since(plan):
+            try:
+                bring_up(self.stack, plan.was_up, say=self.say, timeout_s=self.timeout_s)
+            except VindicateError as error:
+                self.say(f"not running now: {error.problem}")
 
     def _undo_because(self, error: VindicateError) -> None:
-        done = self.roll_back(error.problem)
+        done = self._roll_back(error.problem)
         raise UndoneError(
             f"{error.problem}; the change was undone: {done}",
             remedy=f"see: vindicate change show {self.progress.plan.ids[0]}; {error.remedy}",
@@ -254,7 +278,7 @@ class Operation:
             EngineError: One is not, or nobody listens there.
         """
         for name in dict.fromkeys(names):
-            health = wait_for_health(self.stack.service(name), within_s=_SETTLE_S)
+            health = wait_for_health(self.stack.service(name), within_s=SETTLE_S)
             if not health.good:
                 raise EngineError(f"{name}: not healthy {when}: {health.detail}", remedy="vindicate stack status")
 
@@ -295,13 +319,22 @@ class Operation:
             )
         return "; ".join(seen)
 
-    def _say_how_to_finish(self, error: BaseException) -> None:
+    @contextmanager
+    def _told_how_to_finish(self) -> Iterator[None]:
+        """Whatever breaks off, the last line names the commands that go on from here, or back."""
         change = self.progress.plan.ids[0]
-        what = "interrupted" if isinstance(error, KeyboardInterrupt) else f"stopped by {type(error).__name__}"
-        self.say(
-            f"{what}; {change} stands half done ({self.progress.state}). "
-            f"finish it: vindicate change resume {change}   or undo it: vindicate change rollback {change}"
-        )
+        try:
+            yield
+        except UndoneError:
+            raise
+        except BaseException as error:
+            state = self.progress.state
+            what = "interrupted" if isinstance(error, KeyboardInterrupt) else f"stopped by {type(error).__name__}"
+            finish = f"finish it: vindicate change resume {change}   or " if state not in journal.FINAL else ""
+            self.say(
+                f"{what}; {change} stands half done ({state}). {finish}undo it: vindicate change rollback {change}"
+            )
+            raise
 
 
 def _edited_since(plan: ChangePlan) -> list[FileEdit]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from vindicate.errors import CannotError
 from vindicate.operate.plan import FileEdit, KnobEdit, diff_lines, sha256
-from vindicate.operate.script import edit_value
+from vindicate.operate.script import edit_value, read_value
+from vindicate.units import shown
 
-__all__ = ["back_up", "current", "difference", "put_back", "swap", "write_edit"]
+__all__ = ["back_up", "current", "difference", "edited_since", "put_back", "swap", "write_edit"]
 
 
 def back_up(file: FileEdit) -> None:
@@ -60,22 +61,47 @@ def put_back(file: FileEdit) -> bool:
         CannotError: Somebody edited the script since (both are shown, theirs is left alone), or the backup is gone or damaged.
     """
     path, backup = Path(file.path), Path(file.backup)
-    now = current(file)
+    now, again = current(file), f"vindicate stack restart {' '.join(file.services) or 'SERVICE'}"
     if now == file.sha_before:
         return False
     if now != file.sha_after:
         raise CannotError(
             f"{path} was edited by somebody else since, and is left alone: it has sha256 {(now or 'none')[:12]}, "
             f"the change wrote {file.sha_after[:12]}",
-            remedy=f"compare: diff {backup} {path}; put back what is right, then restart: vindicate stack restart",
+            remedy=f"compare: diff {backup} {path}; put back what is right, then restart: {again}",
         )
     content = _bytes(backup)
     if sha256(content) != file.sha_before:
         raise CannotError(
-            f"{backup} is not the backup that was made (its hash differs)", remedy=f"mend {path} by hand, then restart"
+            f"{backup} is not the backup that was made (its hash differs)",
+            remedy=f"mend {path} by hand, then restart: {again}",
         )
     swap(path, content, mode=file.mode, uid=file.uid, gid=file.gid)
     return True
+
+
+def edited_since(file: FileEdit, edits: tuple[KnobEdit, ...]) -> str | None:
+    """What to say of a script that somebody else edited after it was written, and which still sets what was written.
+
+    Raises:
+        CannotError: It no longer does; the next start would not have the value.
+        MisuseError: What it sets cannot be told any more.
+    """
+    path = Path(file.path)
+    if current(file) == file.sha_after:
+        return None
+    for edit in edits:
+        if edit.knob not in file.knobs:
+            continue
+        found = read_value(path, edit.knob)
+        value = found.value if found else None
+        if value != edit.after:
+            raise CannotError(
+                f"{path} was edited by somebody else during the change: {edit.knob} is {shown(value)}, "
+                f"the change wrote {shown(edit.after)}",
+                remedy=f"look at it: diff {file.backup} {path}",
+            )
+    return f"{path} was edited by somebody else during the change, and left alone; it still sets what was written"
 
 
 def current(file: FileEdit) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["interruptible"]
+__all__ = ["interruptible", "shielded"]
 
 
 @contextmanager
@@ -25,3 +25,23 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Let the block, which must end by itself, run to its end; an interruption that comes meanwhile is delivered after it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = {
+        number: signal.signal(number, lambda came, _frame: held.append(came))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for came in dict.fromkeys(held):
+            signal.raise_signal(came)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from vindicate.errors import CannotError, MisuseError
+from vindicate.errors import CannotError, LedgerError, MisuseError
 from vindicate.ledger.state import Book, ChangeRecord
 from vindicate.ledger.store import Ledger
 from vindicate.operate.plan import ChangePlan, KnobEdit
@@ -68,11 +68,12 @@ def begin(
 
 def announce(ledger: Ledger, progress: Progress, state: ChangeState, detail: str) -> Progress:
     """Record that the step to *state* is about to be done."""
-    ledger.append_all(
+    _append(
+        ledger,
         [
             ChangeStep(change=change, state=progress.state, detail=detail, data={"next": state})
             for change in progress.plan.ids
-        ]
+        ],
     )
     return replace(progress, announced=progress.announced | {state})
 
@@ -88,10 +89,24 @@ def reach(
 ) -> Progress:
     """Record that *state* was reached, together with *more* facts."""
     steps = [ChangeStep(change=change, state=state, detail=detail, data=data or {}) for change in progress.plan.ids]
-    ledger.append_all([*steps, *more])
+    _append(ledger, [*steps, *more])
     uptime = (data or {}).get("uptime_s")
     since = uptime if isinstance(uptime, float) else progress.since_uptime_s
     return replace(progress, state=state, since_uptime_s=since)
+
+
+def _append(ledger: Ledger, bodies: Sequence[Body]) -> None:
+    """Record them, unless the file was deleted meanwhile: SQLite would go on writing into what nobody can open again.
+
+    Raises:
+        LedgerError: It is gone, or cannot be written.
+    """
+    if not ledger.path.exists():
+        raise LedgerError(
+            f"{ledger.path} is gone, and with it the journal of this change",
+            remedy="put it back from a copy (vindicate ledger import); the scripts' backups stand beside them (*.bak)",
+        )
+    ledger.append_all(bodies)
 
 
 def progress_of(book: Book, change: str) -> Progress:

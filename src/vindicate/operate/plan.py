@@ -38,7 +38,7 @@ Kind = Literal["apply", "revert", "restore"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEdit:
-    """One start script: *path* is the real file (links followed), *backup* the copy beside it, *knobs* what is set in it."""
+    """One start script: *path* is the real file (links followed), *backup* the copy beside it, *knobs* what is set in it for *services*."""
 
     path: str
     backup: str
@@ -48,6 +48,7 @@ class FileEdit:
     mode: int
     uid: int
     gid: int
+    services: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +165,13 @@ def plan_edits(stack: Stack, kind: Kind, wanted: Mapping[str, str | None], *, id
     plan = ChangePlan(
         kind=kind,
         edits=tuple(edits),
-        files=tuple(_file_edit(path, contents[path], after[path], (ids[0], *held[path])) for path in after if after[path] != contents[path]),
+        files=tuple(
+            replace(
+                _file_edit(path, contents[path], after[path], (ids[0], *held[path])),
+                services=tuple(dict.fromkeys(name for edit in edits for name in edit.services if _script_of(stack, name) == path)),
+            )
+            for path in after if after[path] != contents[path]
+        ),
         together=together,
         was_up=tuple(name for name in together if is_there(stack.service(name))),
         diffs={str(path): diff_lines(contents[path], after[path]) for path in after if after[path] != contents[path]},

@@ -18,7 +18,8 @@ import msgspec
 
 from vindicate.clock import Clock, utc_now
 from vindicate.errors import CannotError
-from vindicate.redact import redact_argv
+from vindicate.redact import redact_argv, redact_text
+from vindicate.stack.process import read_environment
 
 __all__ = [
     "Proc",
@@ -30,6 +31,7 @@ __all__ = [
     "log_tail",
     "members",
     "read_run",
+    "require_room",
     "spawn",
     "write_run",
 ]
@@ -56,6 +58,7 @@ class Run:
         pid: Leader of its session and process group; 0 while it is not known yet.
         start_ticks: The leader's start; with *boot_id* it tells a reused pid.
         ready_at: When its health was first good, ISO 8601 UTC.
+        log_from: Bytes that the log held before; what it says of this start comes after them.
     """
 
     service: str
@@ -67,6 +70,7 @@ class Run:
     pid: int = 0
     start_ticks: int = 0
     ready_at: str | None = None
+    log_from: int = 0
 
 
 def spawn(service: str, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path, home: Path) -> Run:
@@ -77,7 +81,8 @@ def spawn(service: str, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str
     """
     mark = secrets.token_hex(8)
     run = Run(
-        service=service, mark=mark, argv=tuple(redact_argv(argv)), log=str(log), started_at=utc_now(), boot_id=_boot_id()
+        service=service, mark=mark, argv=tuple(redact_argv(argv)), log=str(log), started_at=utc_now(), boot_id=_boot_id(),
+        log_from=log.stat().st_size if log.is_file() else 0,
     )  # fmt: skip
     write_run(home, run)
     try:
@@ -131,6 +136,26 @@ def write_run(home: Path, run: Run) -> None:
     except OSError as error:
         raise CannotError(
             f"{path}: cannot be written: {error.strerror}", remedy="make that folder writable for this user"
+        ) from error
+
+
+def require_room(home: Path) -> None:
+    """Try whether a start can be recorded.
+
+    Raises:
+        CannotError: The disk is full, or the folder cannot be written.
+    """
+    trial = home / "run" / ".room"
+    try:
+        trial.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            trial.write_bytes(bytes(8192))
+        finally:
+            trial.unlink(missing_ok=True)
+    except OSError as error:
+        raise CannotError(
+            f"{trial.parent}: no start can be recorded there: {error.strerror}; nothing was stopped",
+            remedy="free space on that disk, or make that folder writable for this user",
         ) from error
 
 
@@ -218,18 +243,21 @@ def end(
         del _CHILDREN[pid]
 
 
-def log_tail(log: Path, *, lines: int = 5) -> list[str]:
-    """The last lines of a log, redacted; empty when it cannot be read."""
-    from vindicate.redact import redact_text
-
+def log_tail(run: Run, *, lines: int = 5) -> list[str]:
+    """The last lines that this start wrote to its log, redacted, control characters escaped; empty when it cannot be read."""
     try:
-        with log.open("rb") as source:
-            source.seek(0, os.SEEK_END)
-            source.seek(max(0, source.tell() - 16384))
+        with Path(run.log).open("rb") as source:
+            size = source.seek(0, os.SEEK_END)
+            source.seek(max(run.log_from if run.log_from <= size else 0, size - 16384))  # smaller: it was rotated
             text = source.read().decode(errors="replace")
     except OSError:
         return []
-    return [redact_text(line)[:300] for line in text.splitlines() if line.strip()][-lines:]
+    return [_plain(redact_text(line))[:300] for line in text.splitlines() if line.strip()][-lines:]
+
+
+def _plain(text: str) -> str:
+    """The text with everything spelled out that a terminal would obey."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def _pids(procs: Sequence[Proc]) -> str:
@@ -267,12 +295,10 @@ def _stat(pid: int) -> list[str] | None:
 def _is_marked(pid: int, mark: str) -> bool | None:
     """Whether the process carries *mark*; ``None`` when its environment cannot be told."""
     try:
-        raw = Path(f"/proc/{pid}/environ").read_bytes()
+        found = read_environment(pid)
     except OSError:
         return None
-    if f"{MARK}={mark}".encode() in raw.split(b"\0"):
-        return True
-    return False if b"PATH=" in raw else None
+    return None if found is None else found.get(MARK.encode()) == mark.encode()
 
 
 def _boot_id() -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 import tree_sitter
 
 from vindicate.errors import MisuseError
-from vindicate.operate.shell_script import ScriptValue, ShellScript, line_stop, nodes_above
+from vindicate.operate.shell_run import line_stop, nodes_above
+from vindicate.operate.shell_script import ScriptValue, ShellScript
 from vindicate.operate.shell_word import quoted, quoting
 
 __all__ = ["ScriptValue", "edit_value", "read_value"]

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import psutil
 from vindicate.clock import Clock, SystemClock, utc_now
 from vindicate.errors import CannotError, EngineError
 from vindicate.operate.health import PATIENT_S, check_health, describe_pid, port_is_taken
+from vindicate.operate.interrupt import shielded
 from vindicate.operate.launchers import environment, start_command
 from vindicate.operate.running import (
     Proc,
@@ -22,11 +24,12 @@ from vindicate.operate.running import (
     log_tail,
     members,
     read_run,
+    require_room,
     spawn,
     write_run,
 )
 from vindicate.stack.model import Service, Stack
-from vindicate.stack.process import process_tree, service_pids
+from vindicate.stack.process import listening_users, process_tree, service_pids
 from vindicate.units import format_duration
 
 __all__ = [
@@ -78,9 +81,10 @@ def bring_up(
     try:
         _start_all(stack, waiting, started, found, say=say, timeout_s=timeout_s, clock=clock)
     except BaseException:
-        if started:
-            say(f"stopping again what was started: {', '.join(reversed(started))}")
-            bring_down(stack, started, say=say, clock=clock)
+        with shielded():
+            if started:
+                say(f"stopping again what was started: {', '.join(reversed(started))}")
+                bring_down(stack, started, say=say, clock=clock)
         raise
     return tuple(started)
 
@@ -106,7 +110,8 @@ def _start_all(
             say(f"{name}: starting, pid {starting[name].pid}, log {starting[name].log}")
         for name in list(starting):
             left_s = timeout_s - (clock.monotonic() - begun)
-            if _is_ready(stack, stack.service(name), starting[name], patience_s=max(0.5, min(PATIENT_S, left_s))):
+            patience_s = max(0.5, min(PATIENT_S, left_s))
+            if _is_ready(stack, stack.service(name), starting[name], patience_s=patience_s, say=say):
                 say(f"{name}: ready after {format_duration(clock.monotonic() - begun)}")
                 del starting[name]
         if starting and clock.monotonic() - begun > timeout_s:
@@ -114,7 +119,7 @@ def _start_all(
             raise EngineError(
                 f"{name}: not healthy after {format_duration(timeout_s)}: {check_health(stack.service(name)).detail}; "
                 + ("it ran before and is left running; " if name in found else "")
-                + f"log ends: {' | '.join(log_tail(Path(run.log))) or '(empty)'}",
+                + _log_end(run, say),
                 remedy=f"read {run.log}, or give it longer with --timeout"
                 + (f", or: vindicate stack restart {name}" if name in found else ""),
             )
@@ -166,6 +171,7 @@ def restart(
     together = stack.restart_set(tuple(names))
     for name in together:  # before anything is stopped, it must be known how to start it
         start_command(stack, stack.service(name))
+    require_room(stack.home)  # a start that cannot be recorded is not made
     bring_down(stack, together, say=say, by_hand=True, clock=clock)
     return bring_up(stack, together, say=say, timeout_s=timeout_s, clock=clock)
 
@@ -225,7 +231,12 @@ def _already_up(stack: Stack, service: Service, say: Say) -> bool:
         return True
     strangers = [pid for pid in holders if pid not in ours]
     if taken and not ours & set(holders):
-        who = describe_pid(strangers[0]) if strangers else "a process that cannot be seen from this user"
+        users = " or ".join(listening_users(service.port))
+        who = (
+            describe_pid(strangers[0])
+            if strangers
+            else f"a process of user {users or 'unknown'} that cannot be seen from here"
+        )
         raise CannotError(
             f"{service.name}: port {service.port} is held by {who}, and it is not healthy: {health.detail}",
             remedy=f"stop that program, or wait if it is {service.name} itself still loading, or change url of services.{service.name}",
@@ -259,7 +270,14 @@ def _start(stack: Stack, service: Service) -> Run:
     )  # fmt: skip
 
 
-def _is_ready(stack: Stack, service: Service, run: Run, *, patience_s: float) -> bool:
+def _log_end(run: Run, say: Say) -> str:
+    """Show how the start's log ends, line by line; its last line, for the message."""
+    tail = log_tail(run)
+    say("\n".join([f"{run.service}: how {run.log} ends:", *(f"  | {line}" for line in tail)]))
+    return f"its log ends: {tail[-1] if tail else '(empty)'}"
+
+
+def _is_ready(stack: Stack, service: Service, run: Run, *, patience_s: float, say: Say) -> bool:
     """Whether it is healthy now.
 
     Raises:
@@ -267,10 +285,9 @@ def _is_ready(stack: Stack, service: Service, run: Run, *, patience_s: float) ->
     """
     code = exit_code(run)
     if (code is not None or identify(run.pid) is None) and not members(run):
-        tail = log_tail(Path(run.log))
         raise EngineError(
-            f"{service.name}: ended with {_code(code)} before it was healthy; log ends: {' | '.join(tail) or '(empty)'}",
-            remedy=f"read {run.log}, mend it, and start again: vindicate stack up",
+            f"{service.name}: ended with {_code(code)} before it was healthy; {_log_end(run, say)}",
+            remedy=f"read what it wrote to {run.log}",
         )
     if not check_health(service, timeout_s=patience_s).good:
         return False
@@ -280,7 +297,8 @@ def _is_ready(stack: Stack, service: Service, run: Run, *, patience_s: float) ->
             f"{service.name}: port {service.port} is answered by {describe_pid(holders[0])}, which is not what was started",
             remedy="stop that program, or change the port",
         )
-    write_run(stack.home, replace(run, ready_at=utc_now()))
+    with suppress(CannotError):  # on a full disk: no reason to stop a service that is well
+        write_run(stack.home, replace(run, ready_at=utc_now()))
     return True
 
 

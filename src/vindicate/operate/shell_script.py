@@ -5,26 +5,36 @@ refused: a knob that is written where it has no effect is worse than one that is
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import tree_sitter
-import tree_sitter_bash
 
 from vindicate.errors import MisuseError
+from vindicate.operate.shell_run import (
+    LANGUAGE,
+    WRAPPERS,
+    Step,
+    knows_sourced,
+    line_stop,
+    nodes_above,
+    redefinitions,
+    steps,
+    walk,
+    words_of,
+)
 from vindicate.operate.shell_word import literal, quoting
 from vindicate.redact import redact_text
 
-__all__ = ["Form", "ScriptValue", "ShellScript", "Site", "line_stop", "nodes_above"]
+__all__ = ["Form", "ScriptValue", "ShellScript", "Site"]
 
-_LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # Where a statement may stand so that it runs once, always, in the script's own shell.
 _OPEN = {"program", "list", "pipeline", "redirected_statement"}
-# Commands that set the variables they are given the names of.
-_SETTERS = {b"read", b"printf", b"mapfile", b"readarray", b"getopts", b"eval", b"let", b"unset", b"local", b"trap"}
+# What stands between a word and the command it belongs to, and where a text that is put out is read again.
+_SAYING = {"string", "string_content", "word", "raw_string", "concatenation"}
+_CAUGHT = {"command_substitution", "process_substitution", "pipeline", "heredoc_body", "function_definition"}
 
 Form = Literal["export", "assign", "prefix", "env", "default"]
 
@@ -66,10 +76,9 @@ class ShellScript:
         if not _NAME.fullmatch(name):
             raise MisuseError(f"{name!r} is no name of an environment variable", remedy="letters, digits and _ only")
         self.source, self.name, self.path = source, name, path
-        self.root = tree_sitter.Parser(_LANGUAGE).parse(source).root_node
-        self.exported = False
-
-    # ---- reading ------------------------------------------------------------------------------------------------
+        self.root = tree_sitter.Parser(LANGUAGE).parse(source).root_node
+        self.steps = steps(self.root)
+        self.exported: int | None = None
 
     def value(self) -> ScriptValue | None:
         """What the script sets the variable to; ``None`` when it does not.
@@ -92,29 +101,29 @@ class ShellScript:
         )  # fmt: skip
 
     def site(self) -> Site | None:
-        """The one place that sets the variable."""
-        if self.root.has_error and self._mentions():
-            bad = next((node for node in _walk(self.root) if node.is_error or node.is_missing), self.root)
+        """The one place that sets the variable; every place where its name is written is understood, and so is what runs when."""
+        if b"\0" in self.source:
+            raise self.refusal(self.source.index(b"\0"), "holds a NUL byte, which bash leaves out")
+        joined = self.source.replace(b"\\\n", b"")
+        if (self.root.has_error and self._mentions()) or len(self._mentions(joined)) != len(self._mentions()):
+            bad = next((node for node in walk(self.root) if node.is_error or node.is_missing), self.root)
             raise self.refusal(bad.start_byte, "holds shell text that is not understood")
         sites = [site for start in self._mentions() if (site := self._classify(start))]
-        self._check_sourced(self.path, self.source)
         if len(sites) > 1:
             lines = " and ".join(str(self.line(site.start)) for site in sites)
             raise self.refusal(sites[1].start, f"sets {self.name} more than once (lines {lines})")
-        if not sites:
-            return None
-        site = sites[0]
-        if site.form in ("assign", "default") and not self.exported and not self._all_exported():
-            raise self.refusal(site.start, f"sets {self.name} and never exports it, so no program gets it")
-        if self.source[site.node.end_byte : site.node.end_byte + 2] == b"\r\n":
-            raise self.refusal(
-                site.start, f"ends the line that sets {self.name} with CR LF, and bash makes the CR part of the value"
-            )
+        unseen = self._unseen()
+        site = sites[0] if sites else None
+        if site is None:
+            self._refuse_unseen(unseen, since=-1)
+        else:
+            self._check_line(site.node, site.start, site.stop)
+            self._check_order(site, unseen)
         return site
 
-    def _mentions(self) -> list[int]:
+    def _mentions(self, source: bytes | None = None) -> list[int]:
         pattern = rb"(?<![A-Za-z0-9_])" + self.name.encode() + rb"(?![A-Za-z0-9_])"
-        return [match.start() for match in re.finditer(pattern, self.source)]
+        return [match.start() for match in re.finditer(pattern, self.source if source is None else source)]
 
     def _classify(self, start: int) -> Site | None:
         """What the mention of the name at *start* does: a site that sets it, or ``None`` for one that only uses it."""
@@ -130,21 +139,22 @@ class ShellScript:
     def _classify_name(self, node: tree_sitter.Node, parent: tree_sitter.Node, start: int) -> Site | None:
         if parent.type == "simple_expansion":
             return None
-        if parent.type == "expansion":
+        if parent.type == "expansion" and self.source[parent.start_byte + 2 : start] in (b"", b"!", b"#"):
             return self._default_site(node, parent)
-        if parent.type == "variable_assignment":
+        if parent.type == "variable_assignment" and parent.start_byte == start:
             return self._assignment_site(parent)
-        if parent.type == "subscript" and parent.parent is not None and parent.parent.type != "variable_assignment":
+        if parent.type == "declaration_command" and self._exports(parent):
+            self._require_open(parent, start)
+            self._check_line(parent, start, start)
+            self.exported = max(self.exported or 0, start)
             return None
-        if parent.type == "declaration_command":
-            words = self.text(parent).split()
-            if words[0] == b"export" or (words[0] in (b"declare", b"typeset") and b"x" in words[1]):
-                if b"-n" in words:
-                    raise self.refusal(start, f"takes {self.name} out of the environment again")
-                self._require_open(parent, start)
-                self.exported = True
-                return None
         raise self.refusal(start, f"does something to {self.name} that is not understood: {self.line_text(start)}")
+
+    def _exports(self, declaration: tree_sitter.Node) -> bool:
+        """Whether a declaration puts its names in the environment, and does nothing else to them."""
+        words = words_of(declaration)
+        options = [word for word in words[1:] if word[:1] in (b"-", b"+")]
+        return options == ([] if words[0] == b"export" else [b"-x"]) and words[0] in (b"export", b"declare", b"typeset")
 
     def _default_site(self, node: tree_sitter.Node, expansion: tree_sitter.Node) -> Site | None:
         """``${N:=V}`` sets; every other expansion uses."""
@@ -153,9 +163,9 @@ class ShellScript:
         if not width:
             return None
         command = next((up for up in nodes_above(expansion) if up.type == "command"), None)
-        if command is None or self.text(command).split()[0] not in (b":", b"true"):
+        if command is None or words_of(command)[0] not in (b":", b"true"):
             raise self.refusal(node.start_byte, f"sets {self.name} in the middle of something else")
-        self._require_open(command, node.start_byte)
+        self._require_open(command, node.start_byte, program=False)
         return Site(expansion, "default", node.end_byte + width, expansion.end_byte - 1)
 
     def _assignment_site(self, assignment: tree_sitter.Node) -> Site:
@@ -170,14 +180,17 @@ class ShellScript:
             statement = statement.parent or statement
         form: Form = "assign"
         if statement.type == "declaration_command":
-            words = self.text(statement).split()
-            if words[0] == b"local":
-                raise self.refusal(start, f"sets {self.name} inside a function")
-            if words[0] == b"export" or b"x" in (words[1] if words[1].startswith(b"-") else b""):
-                form = "export"
+            if not self._exports(statement):
+                raise self.refusal(
+                    start, f"declares {self.name} in a way that is not understood: {self.line_text(start)}"
+                )
+            form = "export"
             self._require_open(statement, start)
         elif statement.type == "command":
             form = "prefix"
+            name = statement.child_by_field_name("name") or statement
+            if re.search(rb"(?<!\\)\n", self.source[assignment.end_byte : name.start_byte]):
+                raise self.refusal(start, f"sets {self.name} beside another variable, on a line without a command")
             self._require_open(statement, start)
         else:
             self._require_open(assignment, start)
@@ -192,88 +205,181 @@ class ShellScript:
         return Site(node, form, start, stop)
 
     def _classify_text(self, node: tree_sitter.Node, start: int, stop: int) -> Site | None:
-        """A mention inside a word or a text: `env N=V command` sets; a text that could set is refused; the rest only names it."""
-        sets = re.match(rb"\+?=", self.source[stop : stop + 2]) is not None
+        """A mention inside a word or a text: ``env N=V command`` sets, ``echo`` and ``[[ -v N ]]`` only name it, the rest is refused."""
+        if self._is_own_value(node):
+            return None
         command = next((up for up in nodes_above(node) if up.type == "command"), None)
-        if sets and command is not None:
+        if command is not None and self.source[stop : stop + 1] == b"=":
             word = next((child for child in command.children if child.start_byte == start), None)
-            if word is not None and self.source[stop : stop + 1] == b"=" and self._follows_env(command, word):
+            if word is not None and self._is_for_env(command, word):
                 self._require_open(command, start)
                 return self._with_self_default(word, "env", stop + 1, word.end_byte)
-        if sets:
-            where = (
-                "a here-document"
-                if any(up.type.startswith("heredoc") for up in nodes_above(node))
-                else "a text or an argument"
-            )
-            raise self.refusal(start, f"sets {self.name} inside {where}: {self.line_text(start)}")
-        if command is not None and self.text(command).split()[0] in _SETTERS:
-            raise self.refusal(start, f"may set {self.name} in a way that is not understood: {self.line_text(start)}")
-        return None
+        tested = any(up.type == "test_command" for up in nodes_above(node))
+        if (tested and re.search(rb"-v\s+$", self.source[:start])) or (
+            command is not None and self._only_says(command, node)
+        ):
+            return None
+        raise self.refusal(start, f"names {self.name} where it may be set unseen: {self.line_text(start)}")
 
-    def _follows_env(self, command: tree_sitter.Node, word: tree_sitter.Node) -> bool:
-        """Whether only options and assignments stand between a word ``env`` and *word*."""
-        before = [self.text(child) for child in command.children if child.end_byte <= word.start_byte]
-        while before and re.match(rb"[A-Za-z_][A-Za-z0-9_]*=|-", before[-1]):
-            before.pop()
-        if len(before) >= 2 and before[-2] in (b"-u", b"--unset"):
-            return self._follows_env_words(before[:-2])
-        return self._follows_env_words(before)
+    def _is_own_value(self, node: tree_sitter.Node) -> bool:
+        """Whether the name stands in the text that is assigned to it: ``N="N"``."""
+        outer = next((up for up in nodes_above(node) if up.type not in _SAYING), None)
+        return (
+            outer is not None
+            and outer.type == "variable_assignment"
+            and self.text(outer).startswith(self.name.encode() + b"=")
+        )
 
-    def _follows_env_words(self, words: list[bytes]) -> bool:
-        while words and re.match(rb"[A-Za-z_][A-Za-z0-9_]*=|-", words[-1]):
+    def _is_for_env(self, command: tree_sitter.Node, word: tree_sitter.Node) -> bool:
+        """Whether *word* is an assignment of an ``env``: between them stand only such words, ``-u NAME`` and ``--unset=NAME``."""
+        words = [self.text(child) for child in command.children if child.end_byte <= word.start_byte]
+        while words and re.match(rb"[A-Za-z_][A-Za-z0-9_]*=|--unset=", words[-1]):
             words.pop()
-        return bool(words) and words[-1].rsplit(b"/", 1)[-1] == b"env"
+        while len(words) > 2 and words[-2] == b"-u":
+            words = words[:-2]
+        last = command.children[-1].start_byte == word.start_byte
+        return (
+            bool(words)
+            and not last
+            and words[-1].rsplit(b"/", 1)[-1] == b"env"
+            and (len(words) == 1 or words[0] in WRAPPERS)
+        )
 
-    def _require_open(self, statement: tree_sitter.Node, start: int) -> None:
-        """Refuse what runs only sometimes, more than once, or in another shell."""
-        up = statement.parent
-        while up is not None:
+    def _only_says(self, command: tree_sitter.Node, node: tree_sitter.Node) -> bool:
+        """Whether an ``echo`` or ``printf`` puts the text out where nobody reads it as a script."""
+        words = words_of(command)
+        if words[0] not in (b"echo", b"printf") or (
+            words[0] == b"printf" and words[1][:2] in (b"-v", b'"$', b"'-", b'"-')
+        ):
+            return False
+        redirects = [child for up in nodes_above(node) for child in up.children if child.type.endswith("_redirect")]
+        return not any(up.type in _CAUGHT for up in nodes_above(node)) and all(
+            re.fullmatch(rb"1?>\s*(?:&\s*2|/dev/(?:stderr|null))", self.text(child)) for child in redirects
+        )
+
+    def _require_open(self, statement: tree_sitter.Node, start: int, *, program: bool | None = None) -> None:
+        """Refuse what runs only sometimes, more than once, or in another shell; a *program* may run only sometimes."""
+        program = statement.type == "command" if program is None else program
+        here: tree_sitter.Node = statement
+        while (up := here.parent) is not None:
             if up.type not in _OPEN:
                 raise self.refusal(
                     start, f"sets {self.name} inside a {up.type.replace('_', ' ')}: {self.line_text(start)}"
                 )
-            if up.type == "list" and statement.type != "command" and any(child.type == "||" for child in up.children):
-                raise self.refusal(start, f"sets {self.name} only sometimes: {self.line_text(start)}")
-            if up.type == "pipeline" and statement.type != "command":
-                raise self.refusal(start, f"sets {self.name} inside a pipeline: {self.line_text(start)}")
-            up = up.parent
+            if not program:
+                if here.next_sibling is not None and here.next_sibling.type == "&":
+                    raise self.refusal(start, f"sets {self.name} in the background: {self.line_text(start)}")
+                if up.type == "pipeline":
+                    raise self.refusal(start, f"sets {self.name} inside a pipeline: {self.line_text(start)}")
+                if up.type == "list" and up.start_byte != here.start_byte and not self._list_runs_service(up):
+                    raise self.refusal(start, f"sets {self.name} only sometimes: {self.line_text(start)}")
+            here = up
 
-    def _all_exported(self) -> bool:
-        return any(
-            node.type == "command" and re.match(rb"set\s+(-[a-z]*a|-o\s+allexport)", self.text(node))
-            for node in self.root.children
-        )
+    def _list_runs_service(self, node: tree_sitter.Node) -> bool:
+        """Whether ``A && N=V && B`` holds the last program, so that B runs only after N is set."""
+        whole = [up for up in nodes_above(node) if up.type == "list"][-1]
+        joined = any(child.type == "||" for up in nodes_above(node) for child in up.children)
+        programs = [step for step in self.steps if step.is_program]
+        return not joined and bool(programs) and whole.start_byte <= programs[-1].at < whole.end_byte
 
-    def _check_sourced(self, path: Path | None, source: bytes, depth: int = 0) -> None:
-        """Refuse when a file that the script sources, by a path that can be read off, names the variable too."""
-        if path is None or depth > 4:
-            return
-        root = self.root if source is self.source else tree_sitter.Parser(_LANGUAGE).parse(source).root_node
-        for node in _walk(root):
-            if node.type != "command" or node.child_count < 2:
-                continue
-            if self.text(node.children[0], source) not in (b"source", b"."):
-                continue
-            where = literal(self.text(node.children[1], source))
-            sourced = (self.path or path).parent / where if where else None
-            if sourced is None or not sourced.is_file():
-                continue
-            text = sourced.read_bytes()
-            pattern = rb"(?<![A-Za-z0-9_$])" + self.name.encode() + rb"\+?="
-            for number, line in enumerate(text.splitlines(), 1):
-                if re.search(pattern, re.sub(rb"(?:^|\s)#.*", b"", line)):
-                    raise MisuseError(
-                        f"{sourced}:{number}: sets {self.name}, and {path.name} sources that file",
-                        remedy=f"set {self.name} in one place: move it into {self.path or path}",
-                    )
-            self._check_sourced(sourced, text, depth + 1)
+    # ---- what runs when --------------------------------------------------------------------------------------------
 
-    # ---- saying where -------------------------------------------------------------------------------------------
+    def _check_line(self, node: tree_sitter.Node, start: int, stop: int) -> None:
+        """Refuse bytes around *start* to *stop*, in the lines of *node*, that bash takes for text and the grammar for blanks."""
+        since = self.source.rfind(b"\n", 0, node.start_byte) + 1
+        if node.prev_sibling is not None:
+            since = max(since, node.prev_sibling.end_byte)
+        before = self.source[since:start]
+        after = re.sub(rb"\s#.*", b"", self.source[stop : line_stop(self.source, node.end_byte)])
+        if re.search(rb"[\x01-\x08\x0b-\x1f\x7f]|\xc2[\x80-\xa0]|\xe2\x80|\xe3\x80\x80", before + after):
+            raise self.refusal(start, f"has a carriage return (CR LF?) or the like in a line that sets {self.name}")
 
-    def text(self, node: tree_sitter.Node, source: bytes | None = None) -> bytes:
+    def _check_order(self, site: Site, unseen: list[Step]) -> None:
+        """Refuse a value that comes too late, that something unseen may replace, or that the service does not get."""
+        programs = [step for step in self.steps if step.is_program]
+        since = site.node.start_byte
+        own = next((step for step in programs if step.node.start_byte <= since < step.node.end_byte), None)
+        if site.form in ("prefix", "env"):
+            if own is None:
+                raise self.refusal(
+                    site.start, f"sets {self.name} for a command that is no service: {self.line_text(site.start)}"
+                )
+            later = [step for step in programs if step.at > own.node.start_byte]
+            if later:
+                raise self.refusal(
+                    later[0].at,
+                    f"runs another program after the one it sets {self.name} for: {self.line_text(later[0].at)}",
+                )
+        elif site.form != "export" and not self._all_exported(since):
+            if self.exported is None:
+                raise self.refusal(site.start, f"sets {self.name} and never exports it, so no program gets it")
+            since = max(since, self.exported)
+        for step in self.steps:
+            ends = step.name in (b"exit", b"return") and step.node.parent == self.root
+            if (
+                step.at < since
+                and step is not own
+                and (step.takes_over or ends or (step.background and step.is_program and own is None))
+            ):
+                raise self.refusal(
+                    site.start,
+                    f"sets {self.name} too late, behind line {self.line(step.at)}: {self.line_text(step.at)}",
+                )
+        if programs and own is None and programs[-1].at < since:
+            raise self.refusal(
+                site.start, f"sets {self.name} behind the last program it runs, in line {self.line(programs[-1].at)}"
+            )
+        last = own or (programs[-1] if programs else None)
+        for step in [own] if own else [step for step in programs if step.at >= since]:
+            if not step.passes_environment and (step is last or step.name != b"sudo"):
+                raise self.refusal(
+                    step.at, f"starts a program in a way that does not pass {self.name} on: {self.line_text(step.at)}"
+                )
+        takes_earlier = site.form == "default" or self.source[site.stop : site.stop + 1] == b"}"
+        if takes_earlier or own is None:
+            self._refuse_unseen(unseen, since=-1 if takes_earlier else site.node.start_byte)
+
+    def _refuse_unseen(self, unseen: list[Step], *, since: int) -> None:
+        """Refuse when something that cannot be read off may set the variable behind byte *since*, before the last program."""
+        last = max((step.at for step in self.steps if step.is_program), default=len(self.source))
+        for step in unseen:
+            if since < step.at <= last:
+                raise self.refusal(
+                    step.at, f"may set {self.name} there, which is only known when it runs: {self.line_text(step.at)}"
+                )
+
+    def _all_exported(self, at: int) -> bool:
+        """Whether ``set -a`` holds at byte *at*."""
+        on = False
+        for step in self.steps:
+            if step.at < at and step.name == b"set":
+                options = b" ".join(step.words[1:])
+                if re.search(rb"(?:^| )\+(?:\w*a|o allexport)", options):
+                    on = False
+                elif re.search(rb"(?:^| )-(?:\w*a|o allexport)", options):
+                    on = step.node.parent == self.root
+        return on
+
+    def _unseen(self) -> list[Step]:
+        """What may set the variable without its name being written in the script.
+
+        Raises:
+            MisuseError: A file that the script sources names it, or the script gives a word of the shell another meaning.
+        """
+        found = []
+        for number, step in enumerate(self.steps):
+            if step.name in (b"enable", b"alias") or b"expand_aliases" in step.words:
+                raise self.refusal(step.at, f"gives a word another meaning: {self.line_text(step.at)}")
+            sources = step.name in (b"source", b".")
+            if step.may_set_unseen or (sources and not knows_sourced(step, self.steps[:number], self.name, self.path)):
+                found.append(step)
+        for node in redefinitions(self.root):
+            raise self.refusal(node.start_byte, f"gives a word another meaning: {self.line_text(node.start_byte)}")
+        return found
+
+    def text(self, node: tree_sitter.Node) -> bytes:
         """The text of *node*."""
-        return (self.source if source is None else source)[node.start_byte : node.end_byte]
+        return self.source[node.start_byte : node.end_byte]
 
     def line(self, at: int) -> int:
         """The number of the line that holds byte *at*, from 1."""
@@ -290,25 +396,3 @@ class ShellScript:
             f"{self.path or 'script'}:{self.line(at)}: the script {problem}",
             remedy=f"set it in one plain line, export {self.name}=VALUE, or change it by hand; nothing was written",
         )
-
-
-def _walk(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
-    todo = [node]
-    while todo:
-        here = todo.pop()
-        yield here
-        todo.extend(reversed(here.children))
-
-
-def nodes_above(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
-    """*node* and all that holds it, innermost first."""
-    here: tree_sitter.Node | None = node
-    while here is not None:
-        yield here
-        here = here.parent
-
-
-def line_stop(source: bytes, at: int) -> int:
-    """Where the line of byte *at* ends, its newline included."""
-    newline = source.find(b"\n", at)
-    return len(source) if newline < 0 else newline + 1

@@ -41,7 +41,9 @@ def literal(word: bytes) -> str | None:
             match = re.match(rb"(?:[^'\"\\]|\\.)+", rest, re.DOTALL)
             if match is None or _EXPANDS.search(re.sub(rb"\\.", b"", match[0], flags=re.DOTALL)):
                 return None
-            if re.search(rb"(?<!\\)[:=]~", match[0]) or (match[0].endswith(b"$") and len(match[0]) < len(rest)):
+            if re.search(rb"(?<!\\)(?:[:=]~|[*?[{<>()])", match[0]) or (
+                match[0].endswith(b"$") and len(match[0]) < len(rest)
+            ):
                 return None
             out += re.sub(rb"\\(.)", lambda found: b"" if found[1] == b"\n" else found[1], match[0], flags=re.DOTALL)
             rest = rest[match.end() :]

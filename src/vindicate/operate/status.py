@@ -22,12 +22,16 @@ class KnobStand:
     Attributes:
         drift: A live process holds another value than the script declares.
         problem: Why the script or a process could not be read.
+        declared_known: Whether the script's value could be read; without that *declared* says nothing.
+        unread: Processes whose value could not be read; they are not in *live*.
     """
 
     declared: str | None
     live: dict[str, str | None]
     drift: bool
     problem: str | None = None
+    declared_known: bool = True
+    unread: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +93,14 @@ def knob_stand(knob: Knob, service: Service) -> KnobStand:
     declared, problem = declared_value(knob, service)
     readings = live_readings(service, knob.name) if knob.kind == "env" else ()
     unreadable = next((reading.problem for reading in readings if reading.problem), None)
-    known = [reading.value for reading in readings if not reading.problem]
+    live = {str(reading.pid): reading.value for reading in readings if not reading.problem}
     return KnobStand(
         declared=declared,
-        live={str(reading.pid): reading.value for reading in readings},
-        drift=problem is None and any(value != declared for value in known),
+        live=live,
+        drift=problem is None and any(value != declared for value in live.values()),
         problem=problem or unreadable,
+        declared_known=problem is None,
+        unread=tuple(reading.pid for reading in readings if reading.problem),
     )
 
 

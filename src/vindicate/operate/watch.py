@@ -13,7 +13,7 @@ import msgspec
 
 from vindicate.clock import utc_now
 from vindicate.diagnose.judge import judge
-from vindicate.errors import VindicateError
+from vindicate.errors import LedgerError, VindicateError
 from vindicate.ledger.claim_rules import how_to_count, may_refute, measured_watch, subject_knob, t_star_of
 from vindicate.ledger.state import Book
 from vindicate.ledger.store import Ledger
@@ -229,14 +229,17 @@ def _symptom(
         text += f"; diagnosis: {verdict.summary}"
     unit, exposure = ("h", hours) if completed is None else ("req", float(completed))
     facts: list[Body] = []
-    for name in watch.claims:
-        item = _evidence(
-            ledger, plan, name, text, direction="for" if supports else "neutral",
-            measured=measured_watch(suspect=True, symptoms=symptoms, exposure=exposure, unit=unit),
-        )  # fmt: skip
-        facts.append(item)
-        if supports:
-            facts.append(ClaimEvent(claim=name, status="supported", reason=text, evidence=(item.id,)))
+    try:
+        for name in watch.claims:
+            item = _evidence(
+                ledger, plan, name, text, direction="for" if supports else "neutral",
+                measured=measured_watch(suspect=True, symptoms=symptoms, exposure=exposure, unit=unit),
+            )  # fmt: skip
+            facts.append(item)
+            if supports:
+                facts.append(ClaimEvent(claim=name, status="supported", reason=text, evidence=(item.id,)))
+    except LedgerError as error:  # the symptom weighs more: it must be undone, recorded or not
+        facts, text = [], f"{text}; not on record: {error.problem}"
     return Outcome(symptom=text, text=text, facts=tuple(facts))
 
 

@@ -1,11 +1,13 @@
 """A directory → the reference stack in it, as a team would have written it: one start script a service, and a stack file."""
 
+import contextlib
 import random
 import re
 import shlex
 import socket
 import sys
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +16,7 @@ from vindicate.errors import CannotError, MisuseError
 __all__ = ["DEVICES", "KNOB", "write_reference_stack"]
 
 KNOB: Final = "SGLANG_SM120_MMA_TARGET_CTAS"
-DEVICES: Final = ("simulated:rtx-pro-6000", "simulated:h200")
+DEVICES: Final = ("simulated:rtx-pro-6000", "simulated:h200", "cpu")
 _HOST: Final = "127.0.0.1"
 _MARK: Final = "# Written by: vindicate stack init --reference"
 # Below the range from which the kernel takes ports for outgoing connections, so that none of those gets in the way.
@@ -44,10 +46,15 @@ def write_reference_stack(
 
     Raises:
         MisuseError: An argument cannot be, or a file in the way was not written by this function; nothing was written.
-        CannotError: The directory cannot be written, or no ports are free.
+        CannotError: The directory cannot be written, no ports are free, or the device needs what is not installed.
     """
     if device not in DEVICES:
         raise MisuseError(f"there is no device {device!r}", remedy=f"one of: {', '.join(DEVICES)}")
+    if device == "cpu" and find_spec("numba") is None:
+        raise CannotError(
+            "--device cpu compiles its kernel with numba, which is not installed",
+            remedy="pip install 'vindicate[cpu]', or take --device simulated:rtx-pro-6000",
+        )
     if router != "builtin":
         raise MisuseError(f"there is no router {router!r} here yet", remedy="try: --router builtin")
     if knob_value is not None and not _KNOB_VALUE.fullmatch(knob_value):
@@ -60,7 +67,7 @@ def write_reference_stack(
     }
     if proxy:
         files["serve_proxy.sh"] = _proxy_script(ports, proxy_fault)
-    files["vindicate.toml"] = _stack_file(ports, proxy=proxy)
+    files["vindicate.toml"] = _stack_file(ports, device, proxy=proxy)
     _write(directory, files)
     return directory / "vindicate.toml"
 
@@ -75,14 +82,28 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
                     f"{path} is in the way, and was not written by this command; nothing was written",
                     remedy="name an empty directory, or move that file",
                 )
-        for name, text in files.items():
-            path = directory / name
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o755 if name.endswith(".sh") else 0o644)
+        _put_in_place(directory, files)
     except OSError as error:
         raise CannotError(
             f"{error.filename or directory} cannot be written: {error.strerror}", remedy="name a directory that you own"
         ) from error
+
+
+def _put_in_place(directory: Path, files: Mapping[str, str]) -> None:
+    """Write all beside their places first, so that a full disk leaves the earlier stack whole; the stack file comes last."""
+    parts: list[tuple[Path, Path]] = []
+    try:
+        for name, text in files.items():
+            part = directory / f".{name}.part"
+            parts.append((part, directory / name))
+            part.write_text(text, encoding="utf-8")
+            part.chmod(0o755 if name.endswith(".sh") else 0o644)
+        for part, path in parts:
+            part.replace(path)
+    finally:
+        for part, _ in parts:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
 
 
 def _free_ports(count: int) -> list[int]:
@@ -121,20 +142,27 @@ def _script(about: str, settings: Iterable[str], module: str, arguments: Iterabl
     )
 
 
+def _cards(device: str, numbers: str) -> list[str]:
+    if device == "cpu":
+        return []
+    return [
+        "# The cards are simulated; on a real host this line would choose them.",
+        f"export CUDA_VISIBLE_DEVICES={numbers}",
+        "",
+    ]
+
+
 def _prefill_script(ports: Mapping[str, int], device: str) -> str:
     return _script(
         "Prefill: computes the KV of prompts, and hands it to decode over the bootstrap port.",
-        [
-            "# The cards are simulated; on a real host this line would choose them.",
-            "export CUDA_VISIBLE_DEVICES=0,1,2,3",
-            "",
-        ],
+        _cards(device, "0,1,2,3"),
         "vindicate.reference prefill",
         [
             f"--host {_HOST}",
             f"--port {ports['prefill']}",
             f"--bootstrap-port {ports['bootstrap']}",
             f"--device {device}",
+            "--log-requests",
         ],
     )
 
@@ -144,15 +172,13 @@ def _decode_script(ports: Mapping[str, int], device: str, knob_value: str | None
     return _script(
         "Decode: pulls the KV from prefill, and generates.",
         [
-            "# The cards are simulated; on a real host this line would choose them.",
-            "export CUDA_VISIBLE_DEVICES=4,5,6,7",
-            "",
+            *_cards(device, "4,5,6,7"),
             "# How many thread blocks the split-K decode kernel aims for; the engine takes 256 when this is unset.",
             *knob,
             "",
         ],
         "vindicate.reference decode",
-        [f"--host {_HOST}", f"--port {ports['decode']}", f"--device {device}"],
+        [f"--host {_HOST}", f"--port {ports['decode']}", f"--device {device}", "--log-requests"],
     )
 
 
@@ -183,17 +209,28 @@ def _proxy_script(ports: Mapping[str, int], fault: str) -> str:
     )
 
 
-def _stack_file(ports: Mapping[str, int], *, proxy: bool) -> str:
+def _stack_file(ports: Mapping[str, int], device: str, *, proxy: bool) -> str:
     entry = "proxy" if proxy else "router"
     front = _PROXY_TABLE.format(host=_HOST, **ports) if proxy else ""
     clients = _CLIENT_TABLE if proxy else ""
+    on_cpu = device == "cpu"
+    cards = ("", "") if on_cpu else ("gpus           = [0, 1, 2, 3]\n", "gpus         = [4, 5, 6, 7]\n")
     return f"{_MARK}\n" + _STACK_FILE.format(
-        host=_HOST, entry=entry, entry_port=ports[entry], front=front, clients=clients, knob=KNOB, **ports
+        host=_HOST,
+        on="this machine's CPU" if on_cpu else "simulated cards",
+        prefill_cards=cards[0],
+        decode_cards=cards[1],
+        entry=entry,
+        entry_port=ports[entry],
+        front=front,
+        clients=clients,
+        knob=KNOB,
+        **ports,
     )
 
 
 _STACK_FILE: Final = """\
-# The reference stack: prefill, decode and router as real processes on simulated cards.
+# The reference stack: prefill, decode and router as real processes on {on}.
 # Start it: vindicate stack up        Ask it: curl http://{host}:{entry_port}/v1/models
 
 [stack]
@@ -212,16 +249,14 @@ role           = "prefill"
 engine         = "reference"
 url            = "http://{host}:{prefill}"
 bootstrap_port = {bootstrap}                # where decode pulls the KV
-gpus           = [0, 1, 2, 3]
-launcher       = {{ kind = "script", file = "serve_prefill.sh", log = "prefill.log" }}
+{prefill_cards}launcher       = {{ kind = "script", file = "serve_prefill.sh", log = "prefill.log" }}
 restart_with   = ["decode"]              # the two hold each other's connections: never one without the other
 
 [services.decode]
 role         = "decode"
 engine       = "reference"
 url          = "http://{host}:{decode}"
-gpus         = [4, 5, 6, 7]
-launcher     = {{ kind = "script", file = "serve_decode.sh", log = "decode.log" }}
+{decode_cards}launcher     = {{ kind = "script", file = "serve_decode.sh", log = "decode.log" }}
 restart_with = ["prefill"]
 
 [knobs.{knob}]

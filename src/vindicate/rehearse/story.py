@@ -297,11 +297,25 @@ class Story:
         self.show(f"\n-- {text}")
 
     def expect(self, good: bool, otherwise: str) -> None:
-        """Break the story off when *good* is false."""
+        """Break the story off when *good* is false, and name the services that are not ready."""
         if not good:
             raise StoryError(
-                f"the story broke: {otherwise}", remedy="run it again with --keep DIR, then look at the logs in DIR"
+                f"the story broke: {otherwise}{self._not_ready()}",
+                remedy="run it again with --keep DIR, then look at the logs in DIR",
             )
+
+    def _not_ready(self) -> str:
+        """``; not ready: decode (down)``, or nothing when all are, or it cannot be told."""
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "vindicate", "stack", "status", "--json"], cwd=self.directory, stdin=subprocess.DEVNULL,
+                capture_output=True, env=_environment(), check=False, timeout=20,
+            )  # fmt: skip
+            services = json.loads(done.stdout)["services"]
+        except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
+            return ""
+        found = [f"{service['name']} ({service['state']})" for service in services if service["state"] != "ready"]
+        return f"; not ready: {', '.join(found)}" if found else ""
 
     def live_value(self) -> str | None:
         """What the live decode process holds, when all its processes agree."""

@@ -2,6 +2,8 @@
 
 import ipaddress
 import os
+import pwd
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,12 +20,16 @@ __all__ = [
     "LiveValue",
     "is_local",
     "listening_pids",
+    "listening_users",
     "live_readings",
     "process_tree",
+    "read_environment",
     "read_knob",
     "service_pids",
     "started_at",
 ]
+
+_ENTRY = re.compile(rb"[^=\s]+=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +80,24 @@ def listening_pids(port: int, host: str = "") -> tuple[int, ...]:
     Cost:
         One pass over the descriptors of all processes of this user.
     """
-    inodes = set[str]()
+    inodes = {inode for inode, _ in _listeners(port, host)}
+    return _holders({f"socket:[{inode}]" for inode in inodes}) if inodes else ()
+
+
+def listening_users(port: int, host: str = "") -> tuple[str, ...]:
+    """Names of the users who listen on *port* on this host, also those whose processes cannot be seen."""
+    names = set[str]()
+    for _, uid in _listeners(port, host):
+        try:
+            names.add(pwd.getpwuid(uid).pw_name)
+        except KeyError:
+            names.add(f"with the number {uid}")
+    return tuple(sorted(names))
+
+
+def _listeners(port: int, host: str) -> list[tuple[str, int]]:
+    """Inode and user number of every listening socket on *port*: fields 10 and 8 of /proc/net/tcp."""
+    found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
@@ -84,8 +107,8 @@ def listening_pids(port: int, host: str = "") -> tuple[int, ...]:
             words = line.split()
             address, _, number = words[1].rpartition(":")
             if words[3] == "0A" and int(number, 16) == port and _takes(address, host):
-                inodes.add(words[9])
-    return _holders({f"socket:[{inode}]" for inode in inodes}) if inodes else ()
+                found.append((words[9], int(words[7])))
+    return found
 
 
 def _takes(listening: str, host: str) -> bool:
@@ -183,16 +206,40 @@ def started_at(pid: int) -> str | None:
         return None
 
 
-def read_knob(pid: int, name: str) -> KnobReading:
+def read_environment(pid: int) -> dict[bytes, bytes] | None:
+    """The environment of a live process as it was at its exec; ``None`` when the process has written over it since.
+
+    Programs that change their process title write it over this area, and fill the rest with NULs (SGLang's schedulers and
+    vLLM's workers do).
+
+    Raises:
+        OSError: It is gone, or of another user.
+    """
+    raw = Path(f"/proc/{pid}/environ").read_bytes()
+    if not raw:  # started with nothing, or ending: then its command line is gone too
+        return {} if Path(f"/proc/{pid}/cmdline").read_bytes() else None
+    items = raw.removesuffix(b"\0").split(b"\0")
+    if not raw.endswith(b"\0") or not all(_ENTRY.match(item) for item in items):
+        return None
+    pairs = [item.partition(b"=") for item in items]
+    return {name: value for name, _, value in reversed(pairs)}  # the first of two of one name is what getenv(3) gives
+
+
+def read_knob(pid: int, name: str, *, within: Iterable[int] = ()) -> KnobReading:
     """Read one environment variable of a live process, as it was at its exec.
 
-    An engine that rewrites its process title overwrites this area (SGLang's schedulers, vLLM's workers do): then the
-    value of the nearest ancestor whose environment is whole is taken, since it was inherited from there.
+    Where it has written over its environment, the value of the nearest whole ancestor is taken, since it was inherited
+    from there.
+
+    Args:
+        within: The processes of its service; no ancestor beside these is asked, for what started the service may hold
+            another value.
     """
     here: int | None = pid
-    while here is not None and here > 1:
+    service = {pid, *within}
+    while here in service:
         try:
-            raw = Path(f"/proc/{here}/environ").read_bytes()
+            found = read_environment(here)
         except PermissionError:
             return KnobReading(
                 pid=pid,
@@ -202,16 +249,18 @@ def read_knob(pid: int, name: str) -> KnobReading:
             )
         except OSError:
             return KnobReading(pid=pid, name=name, value=None, problem=f"process {here} is gone")
-        pairs = [item.partition(b"=") for item in raw.split(b"\0") if item]
-        if pairs and all(equals for _, equals, _ in pairs) and any(key == b"PATH" for key, _, _ in pairs):
-            value = next((value.decode(errors="replace") for key, _, value in pairs if key == name.encode()), None)
-            return KnobReading(pid=pid, name=name, value=value)
+        if found is not None:
+            value = found.get(name.encode())
+            return KnobReading(pid=pid, name=name, value=None if value is None else value.decode(errors="replace"))
         try:
             here = psutil.Process(here).ppid()
         except psutil.Error:
             here = None
     return KnobReading(
-        pid=pid, name=name, value=None, problem="its environment was overwritten, and no parent's is whole"
+        pid=pid,
+        name=name,
+        value=None,
+        problem="it has written over its environment, and no process of the service above it is whole",
     )
 
 
@@ -221,5 +270,6 @@ def live_readings(service: Service, name: str) -> tuple[KnobReading, ...]:
     Raises:
         MisuseError: Its pidfile is there and holds no number.
     """
-    readings = [read_knob(pid, name) for pid in process_tree(service_pids(service))]
+    pids = process_tree(service_pids(service))
+    readings = [read_knob(pid, name, within=pids) for pid in pids]
     return tuple(reading for reading in readings if not (reading.problem or "").endswith("is gone"))

@@ -22,7 +22,9 @@ def stack_lines(stands: Sequence[ServiceStand]) -> list[str]:
 
 
 def _knob_line(name: str, knob: KnobStand) -> str:
-    live = ", ".join(f"{shown(value)} in pid {pid}" for pid, value in knob.live.items()) or "no live process"
+    seen = [f"{shown(value)} in pid {pid}" for pid, value in knob.live.items()]
+    live = ", ".join(seen + [f"not known in pid {pid}" for pid in knob.unread]) or "no live process"
+    script = f"script says {shown(knob.declared)}" if knob.declared_known else "script: not known"
     mark = "  DRIFT" if knob.drift else ""
     problem = f"  ({knob.problem})" if knob.problem else ""
-    return f"{name}: script says {shown(knob.declared)}; live: {live}{mark}{problem}"
+    return f"{name}: {script}; live: {live}{mark}{problem}"

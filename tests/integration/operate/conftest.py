@@ -2,6 +2,7 @@
 
 import pytest
 
+from fakes.change_bench import Bench
 from fakes.small_stack import write_small_stack
 from vindicate.operate.services import bring_down
 
@@ -19,3 +20,16 @@ def small_stack(tmp_path):
     yield write
     for stack in written:
         bring_down(stack, tuple(stack.services), say=lambda _: None, by_hand=True)
+
+
+@pytest.fixture
+def bench(small_stack):
+    made = []
+
+    def make(**options):
+        made.append(Bench(small_stack(entry="worker", **options)))
+        return made[-1]
+
+    yield make
+    for item in made:
+        item.ledger.close()

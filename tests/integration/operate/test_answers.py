@@ -1,11 +1,13 @@
 """Answers that are compared around a change: read whole, and steady only when there is something to compare."""
 
+import threading
+
 import pytest
 
 from vindicate.errors import EngineError
 from vindicate.load.plan import LoadPlan
 from vindicate.load.run import run_load_blocking
-from vindicate.operate.answers import take_baseline
+from vindicate.operate.answers import take_baseline, wait_for_answer
 from vindicate.operate.services import bring_up
 
 
@@ -48,3 +50,28 @@ def test_what_a_model_thought_is_compared_when_it_said_nothing_yet(asked):
 def test_nothing_said_twice_is_not_steady(asked):
     baseline, _, _ = asked("--mute")
     assert [answer.steady for answer in baseline.answers] == [False] * 3
+
+
+def test_a_router_that_does_not_see_its_workers_yet_is_waited_for(asked):
+    _, _, stack = asked("--refuse-file refuse")
+    refuse = stack.home.parent / "refuse"
+    refuse.write_text("")
+    later = threading.Timer(0.7, refuse.unlink)
+    later.start()
+    try:
+        assert wait_for_answer(stack).text.startswith("worker answers a small request, ")
+    finally:
+        later.join()
+
+
+def test_a_router_that_never_sees_its_workers_is_named(asked):
+    _, _, stack = asked("--refuse-file refuse")
+    (stack.home.parent / "refuse").write_text("")
+    reached = wait_for_answer(stack, within_s=0.6)
+    assert (reached.good, reached.service) == (False, "worker")
+    assert reached.text == "worker answers 503 to a small request, 600 ms after the restart"
+
+
+def test_a_service_that_refuses_us_answers_all_the_same(asked):
+    _, _, stack = asked("--locked")
+    assert wait_for_answer(stack).good

@@ -10,11 +10,10 @@ import time
 
 import pytest
 
+from fakes.change_bench import quiet
 from vindicate.errors import CannotError, MisuseError, UndoneError
-from vindicate.ledger.state import Book
-from vindicate.ledger.store import Ledger
 from vindicate.operate import answers, health, journal
-from vindicate.operate.begin import before_last_apply, grounds_for, numbered, with_baseline
+from vindicate.operate.begin import before_last_apply, numbered
 from vindicate.operate.change import Operation, operation_on
 from vindicate.operate.lock import locked
 from vindicate.operate.plan import plan_edits
@@ -22,92 +21,6 @@ from vindicate.operate.services import bring_down, bring_up, run_members
 from vindicate.operate.status import live_readings
 from vindicate.record.ledger import Claim
 from vindicate.stack.file import read_stack
-
-
-def quiet(_line):
-    pass
-
-
-# The program, killed as by kill -9 at the place that its first argument names.
-DIES_AT = """
-import os, signal, sys
-from vindicate.cli import main
-from vindicate.operate.change import Operation
-place = sys.argv.pop(1)
-begin = Operation.__init__
-def begin_to_die(self, *words, **more):
-    begin(self, *words, **more)
-    self.at_step = lambda here: here == place and os.kill(os.getpid(), signal.SIGKILL)
-Operation.__init__ = begin_to_die
-main()
-"""
-
-
-class Bench:
-    """A running small stack with its ledger."""
-
-    def __init__(self, stack):
-        self.stack = stack
-        self.script = stack.service("worker").launcher.file
-        self.before = self.script.read_bytes()
-        self.ledger = Ledger.open(stack.home / "ledger.db")
-        bring_up(stack, ("worker", "helper"), say=quiet)
-
-    @property
-    def book(self):
-        return Book.from_facts(self.ledger.facts())
-
-    @property
-    def live(self):
-        return {reading.value for reading in live_readings(self.stack.service("worker"), "KNOB")}
-
-    def state(self, change):
-        return self.book.change(change).state
-
-    def change(self, kind="apply", because=(), timeout_s=15.0, at_step=quiet, **wanted):
-        plan = plan_edits(self.stack, kind, wanted, ids=["C1"] * len(wanted))
-        plan, _ = with_baseline(self.stack, numbered(self.ledger, plan))
-        more = grounds_for(self.book, plan, because)
-        progress = journal.begin(self.ledger, plan, reason="", undoes={}, more=more)
-        operation = Operation(self.stack, self.ledger, progress, quiet, timeout_s, at_step)
-        operation.go_on()
-        return operation
-
-    def change_and_die(self, die_at, **wanted):
-        """Carry a change out in a process of its own that is killed with SIGKILL at *die_at*."""
-        child = os.fork()
-        if child == 0:
-            self.ledger = Ledger.open(self.stack.home / "ledger.db")
-            try:
-                self.change(at_step=lambda place: place == die_at and os.kill(os.getpid(), signal.SIGKILL), **wanted)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status)
-        assert os.WTERMSIG(status) == signal.SIGKILL
-
-    def cli(self, *words, die_at=None, expect=None):
-        program = ["-c", DIES_AT, die_at] if die_at else ["-m", "vindicate"]
-        done = subprocess.run(
-            [sys.executable, *program, *words, "--stack", str(self.stack.file)],
-            capture_output=True, text=True, timeout=50, check=False,
-        )  # fmt: skip
-        if expect is not None:
-            assert done.returncode == expect, done.stdout + done.stderr
-        return done
-
-
-@pytest.fixture
-def bench(small_stack):
-    made = []
-
-    def make(**options):
-        made.append(Bench(small_stack(entry="worker", **options)))
-        return made[-1]
-
-    yield make
-    for item in made:
-        item.ledger.close()
 
 
 def test_apply_changes_the_value_in_script_and_process_and_nothing_else(bench):
@@ -163,11 +76,16 @@ def test_a_service_that_does_not_come_up_is_undone_and_explained(bench):
 
 
 def test_a_value_that_the_process_does_not_take_is_undone(bench):
-    b = bench(worker="", before="source ./other$EMPTY.sh")
+    b = bench()
+    bring_down(b.stack, ("worker",), say=quiet)
+    b.script.with_name("wrap.sh").write_text('KNOB=999 exec "$@"\n')
+    before = b.before.replace(b"exec ", b"exec bash ./wrap.sh ")
+    b.script.write_bytes(before)
+    bring_up(b.stack, ("worker",), say=quiet)
     assert b.live == {"999"}
     with pytest.raises(UndoneError, match="KNOB is 999 in pid"):
         b.change(KNOB="512")
-    assert b.script.read_bytes() == b.before
+    assert b.script.read_bytes() == before
     assert b.live == {"999"}
 
 

@@ -159,8 +159,9 @@ def test_refuses_while_the_ground_still_holds_even_when_accepted(restored):
 
 def test_refuses_while_the_cause_is_not_gone(restored):
     r = restored("--stall-knob 256")
-    with pytest.raises(CannotError, match="the cause is not gone"):
-        r.restore("--accept", "no matter")
+    for more in ((), ("--dry-run",)):  # the plan says what the act would
+        with pytest.raises(CannotError, match="the cause is not gone"):
+            r.restore("--accept", "no matter", *more)
     assert r.live == {"256"}
     assert "C2" not in r.book.changes
 

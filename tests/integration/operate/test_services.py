@@ -281,3 +281,79 @@ def test_a_start_script_in_another_language_is_refused(small_stack):
     with pytest.raises(MisuseError, match=r"worker\.sh:1: .* no shell script"):
         up(stack)
     assert nothing_left(stack)
+
+
+IMPATIENT = "import vindicate.operate.services as s; s.DRAIN_S = 1.0\nfrom vindicate.cli import main\nmain()"
+
+
+def interrupted_twice(stack, *words):
+    """The program, with Ctrl-C pressed while worker starts and again while it is being stopped; what it said."""
+    log = stack.home.parent / "tool.log"
+    with log.open("wb") as sink:
+        tool = subprocess.Popen(
+            [sys.executable, "-c", IMPATIENT, *words, "--stack", str(stack.file)], stdout=sink, stderr=sink
+        )
+    wait_for(lambda: "worker: starting" in log.read_text() and run_members(stack, stack.service("worker")))
+    tool.send_signal(signal.SIGINT)
+    wait_for(lambda: "stopping again what was started" in log.read_text())
+    tool.send_signal(signal.SIGINT)
+    assert tool.wait(20) == 130
+    return log.read_text()
+
+
+def test_a_second_ctrl_c_leaves_no_process(small_stack):
+    stack = small_stack(worker="--never-listen --ignore-term")
+    interrupted_twice(stack, "stack", "up")
+    assert nothing_left(stack)
+
+
+def test_an_interrupted_restart_names_what_is_down_and_the_command_that_starts_it(small_stack):
+    stack = small_stack(worker="--never-listen --ignore-term")
+    bring_up(stack, ("helper",), say=lambda _: None)
+    said = interrupted_twice(stack, "stack", "restart", "worker", "--yes")
+    assert "not running now: helper, worker; start again: vindicate stack restart worker" in said
+    assert nothing_left(stack)
+
+
+def test_what_a_failed_start_wrote_is_shown_line_by_line_without_escapes_and_without_earlier_starts(small_stack):
+    stack = small_stack()
+    script = stack.service("worker").launcher.file
+    stack.service("worker").launcher.log.write_text("of an earlier start\n")
+    script.write_text("printf 'one\\ntwo \\033[2J\\033]0;title\\007\\n'; exit 3\n")
+    said = []
+    with pytest.raises(EngineError) as caught:
+        bring_up(stack, ("worker",), say=said.append)
+    assert "ended with exit code 3" in caught.value.problem
+    assert caught.value.problem.endswith("its log ends: two \\x1b[2J\\x1b]0;title\\x07")
+    assert "\n  | one\n" in "\n".join(said)
+    assert "earlier" not in "".join(said) + caught.value.problem
+    assert "stack up" not in caught.value.remedy
+
+
+def test_a_restart_is_over_when_the_router_answers_again(small_stack):
+    stack = small_stack(front="--refuse-file refuse")
+    up(stack)
+    refuse, log = stack.home.parent / "refuse", stack.home.parent / "tool.log"
+    refuse.write_text("")
+    with log.open("wb") as sink:
+        words = [sys.executable, "-m", "vindicate", "stack", "restart", "worker", "--yes", "--stack", str(stack.file)]
+        tool = subprocess.Popen(words, stdout=sink, stderr=sink)
+    wait_for(lambda: "asking front" in log.read_text() or tool.poll() is not None)
+    assert tool.poll() is None
+    refuse.unlink()
+    assert tool.wait(20) == 0
+    assert "front answers a small request" in log.read_text()
+
+
+def test_nothing_is_stopped_when_the_next_start_could_not_be_recorded(small_stack):
+    stack = small_stack()
+    up(stack)
+    before = run_members(stack, stack.service("worker"))
+    run, away = stack.home / "run", stack.home / "away"
+    run.rename(away)
+    run.write_text("in the way, as a full disk is")
+    with pytest.raises(CannotError, match=r"no start can be recorded there: .*; nothing was stopped"):
+        restart(stack, ("worker",), say=lambda _: None)
+    run.unlink()
+    away.rename(run)
+    assert run_members(stack, stack.service("worker")) == before

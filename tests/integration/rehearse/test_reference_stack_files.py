@@ -59,7 +59,7 @@ def test_replaces_its_own_files_and_never_other_peoples(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"device": "cpu"}, {"router": "nginx"}, {"knob_value": "1; rm -rf x"}, {"knob_value": "$(id)"}]
+    "options", [{"device": "gpu"}, {"router": "nginx"}, {"knob_value": "1; rm -rf x"}, {"knob_value": "$(id)"}]
 )
 def test_refuses_what_cannot_be_and_writes_nothing(tmp_path, options):
     with pytest.raises(MisuseError):
@@ -73,8 +73,25 @@ def test_says_so_when_the_directory_cannot_be_written(tmp_path):
         write_reference_stack(tmp_path / "file" / "dir")
 
 
-def test_the_scripts_start_a_stack_that_answers_with_the_knob_in_its_process(tmp_path):
-    stack = read_stack(write_reference_stack(tmp_path, knob_value="512"))
+def test_on_the_cpu_no_file_speaks_of_cards(tmp_path):
+    stack = read_stack(write_reference_stack(tmp_path, device="cpu"))
+    assert [service.gpus for service in stack.services.values()] == [()] * 3
+    said = "".join(path.read_text() for path in tmp_path.iterdir())
+    assert said.count("--device cpu") == 2
+    assert not any(word in said for word in ("simulated", "CUDA", "gpus"))
+
+
+def test_says_before_anything_is_written_that_the_cpu_needs_numba(tmp_path, monkeypatch):
+    monkeypatch.setattr("vindicate.rehearse.reference_stack.find_spec", lambda name: None)
+    with pytest.raises(CannotError, match="numba") as caught:
+        write_reference_stack(tmp_path / "new", device="cpu")
+    assert "vindicate[cpu]" in caught.value.remedy
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("device", ["simulated:rtx-pro-6000", "cpu"])
+def test_the_scripts_start_a_stack_that_answers_with_the_knob_in_its_process(tmp_path, device):
+    stack = read_stack(write_reference_stack(tmp_path, device=device, knob_value="512"))
     processes = {}
     try:
         for name in stack.start_order(tuple(stack.services)):

@@ -59,6 +59,21 @@ PLAIN = {
     "like names": ("export KK=1 XK=2 K=256 K_=3\nrun\n", "export KK=1 XK=2 K=512 K_=3\nrun\n", None),
     "carriage returns elsewhere": ("export K=256 # x\r\nrun\n", "export K=512 # x\r\nrun\n", None),
     "not UTF-8": (b"# caf\xe9\nexport K=256\nrun\n", b"# caf\xe9\nexport K=512\nrun\n", b"# caf\xe9\nrun\n"),
+    "behind what may set it too": (
+        'eval "$(conda shell.bash hook)"\nsource "$WHERE/env.sh"\nexport K=256\nrun\n',
+        'eval "$(conda shell.bash hook)"\nsource "$WHERE/env.sh"\nexport K=512\nrun\n',
+        None,
+    ),
+    "called behind": (
+        "main() {\n  exec run\n}\nexport K=256\nmain\n",
+        "main() {\n  exec run\n}\nexport K=512\nmain\n",
+        None,
+    ),
+    "told and tested": (
+        'export K=256\n[[ -v K ]] && echo "K=$K" >&2\nrun\n',
+        'export K=512\n[[ -v K ]] && echo "K=$K" >&2\nrun\n',
+        None,
+    ),
     "list with &&": ("cd . && export K=256 && run\n", "cd . && export K=512 && run\n", MisuseError),
 }
 
@@ -96,6 +111,23 @@ REFUSED = {
     "tilde": ("export K=~/x\n", 1),
     "ANSI C quotes": ("export K=$'1\\n'\n", 1),
     "in a command substitution": ("x=$(K=1 run)\n", 1),
+    "only sometimes": ("test -f x && export K=1\nrun\n", 1),
+    "in the background": ("export K=1 &\nrun\n", 1),
+    "with another attribute": ("declare -xi K=010\nrun\n", 1),
+    "behind exec": ("exec run\nexport K=1\n", 2),
+    "behind the last program": ("run\nexport K=1\nwait\n", 2),
+    "behind a program in the background": ("run &\nexport K=1\nother\n", 2),
+    "for true": ("K=1 true; export K\nrun\n", 1),
+    "for an earlier program": ("K=1 warm-up\nrun\n", 2),
+    "named by reference": ("export K=1\ndeclare -n J=K\nJ=2\nrun\n", 2),
+    "set by a computed name": ('export K=1\nexport "$NAME=2"\nrun\n', 2),
+    "set by a computed text": ('export K=1\neval "$MORE"\nrun\n', 2),
+    "set by a called function": ('f() { eval "$1"; }\nexport K=1\nf x\nrun\n', 3),
+    "sourced from anywhere": ('export K=1\nsource "$WHERE/env.sh"\nrun\n', 2),
+    "taken away by env": ("export K=1\nexec env -i run\n", 2),
+    "taken away by sudo": ("export K=1\nsudo run\n", 2),
+    "export redefined": ("export() { :; }\nexport K=1\nrun\n", 1),
+    "a NUL": ("export K=1\0\nrun\n", 1),
 }
 
 
