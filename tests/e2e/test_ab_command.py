@@ -99,3 +99,58 @@ def test_help_has_an_example_that_runs():
     )
     assert "vindicate ab SGLANG_SM120_MMA_TARGET_CTAS=256..512" in seen.stdout
     assert "--unset-a" in seen.stdout
+
+
+@pytest.fixture
+def measured(stack):
+    """The same stack, and an experiment that was measured on it."""
+    from fakes.bench import FakeBench, design_of
+    from vindicate.experiment.journal import Journal
+    from vindicate.experiment.run import run_experiment
+
+    bench, journal = FakeBench({"512": -0.2}), Journal(stack.home / "experiments" / "X1")
+    design = design_of(blocks=6)
+    journal.register(design)
+    run_experiment(design, bench, journal, clock=bench.clock, say=lambda _line: None)
+    return stack
+
+
+def test_report_says_again_what_an_experiment_said_and_writes_a_page(measured, tmp_path):
+    seen = ab(measured, "report", "X1")
+    assert seen.returncode == 0, seen.stderr
+    assert "worse" in seen.stdout
+    page = tmp_path / "X1.html"
+    for _ in range(2):
+        written = ab(measured, "report", "X1", "--html", str(page), "--json")
+        assert written.returncode == 0, written.stderr
+        assert json.loads(written.stdout)["id"] == "X1"
+        assert str(page) in written.stderr
+    assert "<svg" in page.read_text()
+
+
+def test_a_page_never_replaces_a_file_of_somebody_else_without_consent(measured, tmp_path):
+    theirs = tmp_path / "notes.html"
+    theirs.write_text("mine")
+    seen = ab(measured, "report", "X1", "--html", str(theirs), stdin="n\n")
+    assert seen.returncode == 2
+    assert theirs.read_text() == "mine"
+    assert ab(measured, "report", "X1", "--html", str(theirs), "--yes").returncode == 0
+    assert "<svg" in theirs.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (["report"], 2, "known: X1"),
+        (["report", "X9"], 2, "'X9'"),
+        (["report", "X1", "X2"], 2, "known: X1"),
+        (["--html", "x.html"], 2, "report of which experiment"),
+        (["KNOB=1..2", "KNOB=3..4"], 2, "one question at a time"),
+        (["report", "X1", "--html", "/nowhere/at/all.html"], 4, "/nowhere/at/all.html cannot be written"),
+    ],
+)
+def test_wrong_words_about_a_report_say_what_was_wrong(measured, words, code, part):
+    seen = ab(measured, *words)
+    assert seen.returncode == code, seen.stderr
+    assert part in seen.stderr
+    assert "Traceback" not in seen.stderr

@@ -55,6 +55,7 @@ class FakeBench:
 
     def warm_up(self, level, seed):
         self.clock.sleep(5)
+        return 100.0
 
     def drive(self, level, seed, out: Path):
         self.clock.sleep(60)

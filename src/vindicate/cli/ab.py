@@ -17,7 +17,7 @@ __all__ = ["ab"]
 
 
 @click.command(epilog=example("vindicate ab SGLANG_SM120_MMA_TARGET_CTAS=256..512 --levels 48,64,80,96 --plan"))
-@click.argument("question", metavar="KNOB=A..B", required=False)
+@click.argument("words", metavar="[KNOB=A..B | report ID]", nargs=-1)
 @click.option("--aa", is_flag=True, help="Run an arm against itself, to learn the noise; takes KNOB or nothing.")
 @click.option("--unset-a", is_flag=True, help="Arm a leaves the knob unset: KNOB=..512 --unset-a.")
 @click.option("--unset-b", is_flag=True, help="Arm b leaves the knob unset: KNOB=256.. --unset-b.")
@@ -35,10 +35,17 @@ __all__ = ["ab"]
 @click.option("--requests-per-level", type=click.IntRange(1), help="[default: 4 times the highest level]")
 @click.option("--rounds", type=click.IntRange(1), default=4, show_default=True, help="Rounds of a session.")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Of each answer.")
+@click.option("--ignore-eos", is_flag=True, help="Every answer goes on to --max-tokens: equal work (SGLang, vLLM).")
 @click.option("--model", help="[default: the first that the server names]")
 @click.option("--url", help="Where the load goes.  [default: the stack's entry]")
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="With report: one page that needs nothing else."
+)
 @click.option("--plan", is_flag=True, help="Print what it costs and can find, and touch nothing.")
 @click.option("--resume", metavar="ID", help="Go on with an experiment that was interrupted.")
+@click.option(
+    "--no-calibration", is_flag=True, help="Do not measure the client's own error first; verdicts then do not know it."
+)
 @click.option("--put-back", metavar="ID", help="Only make the stack what it was before that experiment.")
 @click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
 @click.option("--dry-run", is_flag=True, help="The same as --plan.")
@@ -46,9 +53,10 @@ __all__ = ["ab"]
 @stack_option
 @ledger_option
 def ab(
-    question: str | None,
+    words: tuple[str, ...],
     *,
     aa: bool,
+    html: Path | None,
     plan: bool,
     dry_run: bool,
     resume: str | None,
@@ -57,26 +65,39 @@ def ab(
     as_json: bool,
     stack_file: str | None,
     ledger_path: str | None,
-    **words: object,
+    **options: object,
 ) -> int:
     """Measure one knob at two values: fresh starts in random blocks, every level on each, an interval for each level.
 
     It restarts services: the price comes first, and it asks. The scripts and processes are put back as they were when it
     ends, however it ends. An empty side is the empty string; --unset-a and --unset-b leave the knob unset in that arm.
+    `vindicate ab report X1` says again what an experiment said, with --html FILE as a page with plots.
     """
     from vindicate.stack.file import load_stack
 
     stack = load_stack(stack_file)
     ledger = ledger_file(ledger_path, stack_file)
+    if words[:1] == ("report",) or html is not None:
+        return _report_again(stack, words, html, yes=yes, as_json=as_json)
+    question = _only_word(words)
     if put_back is not None:
         return _put_back(stack, put_back, yes=yes)
     if resume is not None:
         return _resume(stack, ledger, resume, question, plan=plan or dry_run, yes=yes, as_json=as_json)
-    asked = _question(stack, question, aa=aa, words=words)
+    asked = _question(stack, question, aa=aa, words=options)
     if plan or dry_run:
-        design = _design(stack, asked, "plan", words)
+        design = _design(stack, asked, "plan", options)
         return _show_price(design, _price(stack, ledger, design), as_json=as_json)
-    return _new(stack, ledger, asked, words, yes=yes, as_json=as_json)
+    return _new(stack, ledger, asked, options, yes=yes, as_json=as_json)
+
+
+def _only_word(words: tuple[str, ...]) -> str | None:
+    from vindicate.errors import MisuseError
+    from vindicate.experiment.question import FORM
+
+    if len(words) > 1:
+        raise MisuseError(f"one question at a time, not {' '.join(words)!r}", remedy=FORM)
+    return words[0] if words else None
 
 
 def _question(stack: "Stack", text: str | None, *, aa: bool, words: dict[str, object]) -> "Question":
@@ -110,7 +131,7 @@ def _design(stack: "Stack", asked: "Question", experiment: str, words: dict[str,
     )
 
 
-_PASSED = ("url", "model", "primary", "blocks", "metric", "requests_per_level", "rounds", "max_tokens")
+_PASSED = ("url", "model", "primary", "blocks", "metric", "requests_per_level", "rounds", "max_tokens", "ignore_eos")
 
 
 def _price(stack: "Stack", ledger: Path, design: "Design") -> "Price":
@@ -141,16 +162,24 @@ def _new(stack: "Stack", ledger: Path, asked: "Question", words: dict[str, objec
 
     from vindicate.clock import utc_now
     from vindicate.experiment.journal import Journal
-    from vindicate.experiment.record import record_design
+    from vindicate.experiment.record import earlier_experiments, record_design
     from vindicate.ledger.store import Ledger
+    from vindicate.load.calibrate import calibrate
     from vindicate.operate.lock import locked
-    from vindicate.view.experiment import price_text
+    from vindicate.view.experiment import calibration_text, price_text
 
     design = _design(stack, asked, "new", words)
     _require_free(stack, ledger, design)
     say(price_text(design, _price(stack, ledger, design)))
     agree("Restart these services and run it?", yes=yes)
     with locked(stack, f"ab {design.knob}"):
+        if not words["no_calibration"]:
+            say("calibrating the client against a server of known timing")
+            design = replace(design, client_error=calibrate(design.levels))
+            say(calibration_text(design.client_error))
+        design = replace(design, earlier=earlier_experiments(stack.home, design))
+        if design.earlier:
+            say(f"it will be held against {', '.join(item.id for item in design.earlier)}, on the same knob")
         with Ledger.open(ledger) as book:
             design = replace(design, id=book.next_id("X"), registered_at=utc_now())
             journal = Journal(stack.home / "experiments" / design.id)
@@ -249,6 +278,47 @@ def _put_back(stack: "Stack", experiment: str, *, yes: bool) -> int:
         put_back(StackBench(stack, design, say=say), journal, say=say)
     say(f"the stack is as it was before {experiment}")
     return 0
+
+
+def _report_again(stack: "Stack", words: tuple[str, ...], html: Path | None, *, yes: bool, as_json: bool) -> int:
+    """Judge what is on disk once more, and show it; nothing is touched."""
+    from vindicate.errors import MisuseError
+    from vindicate.experiment.journal import Journal, all_journals
+    from vindicate.experiment.judge import judge_experiment
+    from vindicate.view.experiment_page import report_page
+
+    if words[:1] != ("report",) or len(words) != 2:
+        known = ", ".join(item.id for item in all_journals(stack.home)) or "none yet"
+        raise MisuseError("report of which experiment?", remedy=f"try: vindicate ab report ID; known: {known}")
+    journal = Journal.find(stack.home, words[1])
+    result = judge_experiment(journal.design(), journal.trials())
+    if html is not None:
+        _write_page(html, report_page(result), yes=yes)
+        say(f"written: {html}")
+    if as_json or html is None:
+        _report(result, as_json=as_json)
+    return 0
+
+
+def _write_page(path: Path, page: str, *, yes: bool) -> None:
+    """Write it whole or not at all; over another file only by consent, over an older page of ours without."""
+    from contextlib import suppress
+
+    from vindicate.errors import CannotError
+    from vindicate.view.experiment_page import MARK
+
+    part = path.with_name(f".{path.name}.part")
+    try:
+        if path.exists() and MARK.encode() not in path.read_bytes()[:2000]:
+            agree(f"{path} is there and is no page of ours. Overwrite it?", yes=yes)
+        part.write_text(page, encoding="utf-8", errors="backslashreplace")
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise CannotError(
+            f"{path} cannot be written: {error.strerror}", remedy="name another file with --html"
+        ) from error
 
 
 def _report(result: "Experiment", *, as_json: bool) -> int:

@@ -99,6 +99,7 @@ class LevelsType(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--duration", type=DURATION, metavar="S", help="Start no requests of a level after so long.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--ignore-eos", is_flag=True, help="Every answer goes on to --max-tokens: equal work (SGLang, vLLM).")
 @click.option(
     "--stall-after", type=DURATION, default="30s", show_default=True, help="Silence that makes a stream stalled."
 )
@@ -146,6 +147,7 @@ def load(
     requests: int | None,
     duration: Seconds | None,
     max_tokens: int,
+    ignore_eos: bool,
     stall_after: Seconds,
     deadline: Seconds,
     cancel_share: float,
@@ -195,6 +197,7 @@ def load(
         slo_s=slo or {},
         rounds=rounds or (1 if rate is not None else 4),
         max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
         stall_after_s=stall_after,
         deadline_s=deadline,
         cancel_share=cancel_share,

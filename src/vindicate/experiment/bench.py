@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vindicate.clock import Clock, SystemClock
 from vindicate.errors import CannotError, EngineError, MisuseError
+from vindicate.experiment.covariates import cache_counts, hit_share, said_of_itself, watch_cards
 from vindicate.experiment.journal import Before, KeptFile
 from vindicate.experiment.price import warm_up_requests
 from vindicate.experiment.run import Drive
@@ -13,10 +14,10 @@ from vindicate.load.plan import LoadPlan
 from vindicate.load.run import run_load_blocking
 from vindicate.operate.files import swap
 from vindicate.operate.script import edit_value, read_value
-from vindicate.operate.services import bring_down, restart
+from vindicate.operate.services import READY_S, bring_down, restart
 from vindicate.operate.status import live_readings, look_at
 from vindicate.record.experiment import Design, Start
-from vindicate.stack.model import Knob, Stack
+from vindicate.stack.model import Knob, Service, Stack
 from vindicate.units import shown
 
 __all__ = ["StackBench", "present_value", "require_editable", "require_path"]
@@ -84,7 +85,9 @@ def require_path(stack: Stack, design: Design) -> None:
 
 
 class StackBench:
-    """Drives one stack through one design."""
+    """Drives one stack through one design; a start that is not healthy after *ready_s* has failed."""
+
+    ready_s = READY_S
 
     def __init__(self, stack: Stack, design: Design, *, say: Say, clock: Clock | None = None) -> None:
         self.stack = stack
@@ -113,21 +116,33 @@ class StackBench:
         for kept in before.files:
             self._write(kept, self._arm_bytes(kept, value))
         began = self.clock.monotonic()
-        restart(self.stack, self.design.services, say=_quiet, clock=self.clock)
+        restart(self.stack, self.design.services, say=_quiet, timeout_s=self.ready_s, clock=self.clock)
         seen = self._read_back(value)
         self._wait_for_path()
-        return Start(took_s=self.clock.monotonic() - began, read_back=seen)
+        took_s = self.clock.monotonic() - began
+        identity, covariates = said_of_itself(self._restarted())
+        return Start(took_s=took_s, read_back=seen, identity=identity, covariates=covariates)
 
-    def warm_up(self, level: int, seed: int) -> None:
-        """A few requests at *level*, not counted."""
+    def warm_up(self, level: int, seed: int) -> float | None:
+        """One round of requests at *level*, not counted."""
         plan = self._plan(level, seed, requests=warm_up_requests(self.design.levels))
-        run_load_blocking(plan, out=None)
+        run = run_load_blocking(plan, out=None)
+        return run.levels[0].output_tok_per_s
 
     def drive(self, level: int, seed: int, out: Path) -> Drive:
         """One level, its raw rows under *out*."""
-        run = run_load_blocking(self._plan(level, seed, requests=self.design.requests_per_level), out=out)
+        counts = cache_counts(self._restarted())
+        with watch_cards() as cards:
+            run = run_load_blocking(self._plan(level, seed, requests=self.design.requests_per_level), out=out)
         self._read_back_again()
-        return Drive(summary=run.levels[0], client_cpu_s=run.client_cpu_s, simulated=run.simulated)
+        return Drive(
+            summary=run.levels[0],
+            client_cpu_s=run.client_cpu_s,
+            simulated=run.simulated,
+            cache_hit_share=hit_share(counts, cache_counts(self._restarted())) if counts else None,
+            sm_clock_mhz=cards.sm_clock_mhz,
+            gpu_celsius=cards.celsius,
+        )
 
     def put_back(self, before: Before) -> None:
         """The scripts' exact bytes, the processes that ran, on the value they had.
@@ -169,6 +184,9 @@ class StackBench:
                     remedy=f"try: vindicate diagnose {self.design.url}",
                 )
             self.clock.sleep(0.5)
+
+    def _restarted(self) -> list[Service]:
+        return [self.stack.service(name) for name in self.design.restarted]
 
     def _is_up(self, name: str) -> bool:
         return look_at(self.stack, self.stack.service(name)).state != "down"
@@ -234,6 +252,7 @@ class StackBench:
             requests_per_level=requests,
             rounds=self.design.rounds,
             max_tokens=self.design.max_tokens,
+            ignore_eos=self.design.ignore_eos,
             seed=seed,
             api_key_env=self.stack.service(self.stack.entry).api_key_env,
         )

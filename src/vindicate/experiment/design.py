@@ -8,14 +8,60 @@ from vindicate.errors import MisuseError
 from vindicate.stats.planning import alpha_split
 from vindicate.stats.verdict import FEWEST_BLOCKS
 
-__all__ = ["ERROR_LIMIT", "RULES", "alphas", "balanced_order", "check_plan", "default_looks", "level_seed"]
+__all__ = [
+    "BUSY_SHARE",
+    "COVARIATE_LIMIT",
+    "ERROR_LIMIT",
+    "FEWEST_WARM_UPS",
+    "HIT_LIMIT",
+    "LAG_SHARE",
+    "LOST_SHARE",
+    "MOST_WARM_UPS",
+    "MOVED",
+    "RULES",
+    "WORK_LIMIT",
+    "alphas",
+    "balanced_order",
+    "check_plan",
+    "default_looks",
+    "is_flat",
+    "level_order",
+    "level_seed",
+]
 
 MOST_LOOKS = 3
 ERROR_LIMIT = 0.01  # share of requests, and of answers, beyond which a level does not count
+WORK_LIMIT = 0.05  # of tokens a request, between the arms
+HIT_LIMIT = 0.05  # of the prompt tokens answered by a prefix cache, between the arms
+COVARIATE_LIMIT = 0.03  # of clocks, KV tokens and their like, between the arms
+BUSY_SHARE, LAG_SHARE = 0.9, 0.05  # of a core, of the latency measured: beyond, the client is part of what is measured
+LOST_SHARE = 1 / 3
+FLAT = 0.05  # a warm-up round that is faster than every one before by more: not warm yet
+FEWEST_WARM_UPS, MOST_WARM_UPS = 2, 6
+MOVED = 0.2  # both arms away from what an earlier experiment measured at the same value: something else changed
 RULES = (
     "a start that fails, or whose processes do not all hold the arm's value: both arms of its block are out",
     "a level where more than 1 % of the requests failed, stalled or were cut short: that level of the block is out",
     "a level where more than 1 % of the answers lost what the context held: that level of the block is out",
+    (
+        "a level where the client used more than 90 % of a core, or its event loop was late by more than 5 ms and 5 % of the "
+        "latency measured: that level of the block is out"
+    ),
+    (
+        "other prompts in one arm, prompts of an earlier block, another version or model in one arm, 5 % more tokens a request, "
+        "15 % more requests in flight: that level of the block is out"
+    ),
+    (
+        "prefix cache hits that differ by 5 points, clocks or KV tokens by 3 %: that level of the block is out, unless they differ "
+        "the same way in every block and in both orders, so that the knob may have moved them"
+    ),
+    "more than a third of the blocks out because the arms were not alike: the level is invalid",
+    (
+        "a gain that differs between the first and the second half of the levels by more than the margin and half of itself, "
+        "p < .01: the level is invalid, an arm was still warming up"
+    ),
+    "a difference smaller than the client's own error: unresolved",
+    "both arms 20 % away from what an earlier experiment measured at the same value: no equivalence is claimed",
     "a block that was interrupted is run again as a whole; what it had measured is kept and not counted",
     "an arm that loses more than a third of its blocks at a level, and more than the other arm: the level is invalid",
     "an arm whose start or load failed three times, or the first two times: the experiment ends there",
@@ -79,3 +125,15 @@ def balanced_order(blocks: int, looks: Sequence[int], seed: int) -> tuple[tuple[
 def level_seed(seed: int, block: int, level: int) -> int:
     """The seed of the prompts: equal for both arms of a block, fresh in every block and at every level."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{block}:{level}".encode()).digest()[:4], "big") & 0x7FFFFFFF
+
+
+def is_flat(rates: Sequence[float]) -> bool:
+    """Whether the last round of a warm-up was no more than 5 % faster than the best before it; true of none at all."""
+    return len(rates) == 0 or (len(rates) >= FEWEST_WARM_UPS and rates[-1] <= (1 + FLAT) * max(rates[:-1]))
+
+
+def level_order(levels: Sequence[int], seed: int, block: int) -> tuple[int, ...]:
+    """The order of the levels within both starts of a block, shuffled, so that a drift within a start favours none of them."""
+    order = list(levels)
+    random.Random(f"levels:{seed}:{block}").shuffle(order)  # noqa: S311 a design that can be drawn again, no secret
+    return tuple(order)

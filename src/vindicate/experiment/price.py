@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vindicate.experiment.design import FEWEST_WARM_UPS
 from vindicate.record.experiment import Design, Price
 from vindicate.stats.paired import gain_pct
 from vindicate.stats.planning import minimum_detectable, upper_sd
@@ -33,8 +34,8 @@ class Pace:
 
 
 def warm_up_requests(levels: Sequence[int]) -> int:
-    """Requests of the discarded warm-up of each start, all at the lowest level."""
-    return max(min(levels), 8)
+    """Requests of one round of a start's discarded warm-up, at the highest level."""
+    return max(levels)
 
 
 def price(
@@ -46,8 +47,9 @@ def price(
         restart_s: What a change took to restart the same services, where no trial has timed a start yet.
     """
     starts = 2 + 2 * design.blocks + 1
-    each = len(design.levels) * design.requests_per_level + warm_up_requests(design.levels)
-    loaded, warm_up = 2 + 2 * design.blocks, warm_up_requests(design.levels)
+    warm_up = FEWEST_WARM_UPS * warm_up_requests(design.levels)
+    each = len(design.levels) * design.requests_per_level + warm_up
+    loaded = 2 + 2 * design.blocks
     requests = loaded * warm_up + 2 * design.blocks * len(design.levels) * design.requests_per_level
     start_s = pace.start_s if pace else restart_s
     sd = upper_sd(noise.sd, noise.df) if noise else ASSUMED_SD
@@ -64,7 +66,7 @@ def price(
         start_known=start_s is not None,
         load_s=pace.request_s * each * 2 * (design.blocks + 1) if pace else None,
         requests=requests,
-        requests_are=f"{loaded} starts x {warm_up} to warm up (2 of them priming, and discarded) + {2 * design.blocks} measured "
+        requests_are=f"{loaded} starts x {warm_up} to warm up (or more, until it is flat; 2 of them priming) + {2 * design.blocks} measured "
         f"starts x {len(design.levels)} levels x {design.requests_per_level}",
         sd_block_pct=sd * 100,
         sd_known=noise is not None,

@@ -108,6 +108,7 @@ def plan_design(
     requests_per_level: int | None,
     rounds: int,
     max_tokens: int,
+    ignore_eos: bool,
     clock: Clock,
 ) -> Design:
     """Fix everything a verdict depends on.
@@ -150,6 +151,7 @@ def plan_design(
         requests_per_level=requests_per_level or 4 * max(levels),
         rounds=rounds,
         max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
         model=model,
         rules=RULES,
         registered_at=iso(clock.now()),

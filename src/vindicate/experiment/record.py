@@ -7,15 +7,25 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vindicate import __version__
+from vindicate.errors import CannotError
 from vindicate.experiment.journal import Journal, all_journals
+from vindicate.experiment.judge import identity_of, judge_experiment
 from vindicate.experiment.price import Noise, Pace
 from vindicate.ledger.exchange import EXPERIMENT
 from vindicate.ledger.store import Ledger
-from vindicate.record.experiment import Design, Experiment, LevelEffect
+from vindicate.record.experiment import Design, Earlier, Experiment, LevelEffect
 from vindicate.record.ledger import ChangeStep, Effect, Evidence, Fact
 from vindicate.stack.model import Stack
 
-__all__ = ["is_recorded", "noise_history", "pace_history", "record_design", "record_result", "restart_history"]
+__all__ = [
+    "earlier_experiments",
+    "is_recorded",
+    "noise_history",
+    "pace_history",
+    "record_design",
+    "record_result",
+    "restart_history",
+]
 
 _SD, _DF = "sd_block_pct:", "df:"
 
@@ -104,6 +114,32 @@ def pace_history(home: Path) -> Pace | None:
     return Pace(start_s=statistics.median(starts), request_s=statistics.median(shares)) if starts and shares else None
 
 
+def earlier_experiments(home: Path, design: Design) -> tuple[Earlier, ...]:
+    """The last three finished experiments on the same knob and metric, for *design* to be held against."""
+    found = []
+    for journal in all_journals(home):
+        try:
+            theirs, trials = journal.design(), journal.trials()
+        except CannotError:  # a torn design says nothing, and must not stop a new experiment
+            continue
+        if theirs.knob != design.knob or theirs.metric != design.metric or not trials:
+            continue
+        result = judge_experiment(theirs, trials)
+        if result.complete:
+            found.append(
+                Earlier(
+                    id=theirs.id,
+                    measured_at=trials[-1].ended_at,
+                    a=theirs.a,
+                    b=theirs.b,
+                    workload=theirs.workload,
+                    identity=identity_of(trials),
+                    effects=result.effects,
+                )
+            )
+    return tuple(found[-3:])
+
+
 def restart_history(facts: Iterable[Fact], together: Sequence[str]) -> float | None:
     """Median time that the last changes took to restart the same services; ``None`` before the first."""
     took = [
@@ -162,4 +198,6 @@ def _fingerprint(stack: Stack, design: Design, *, simulated: bool) -> dict[str, 
 
 
 def _workload(design: Design) -> str:
-    return f"rounds={design.rounds} max_tokens={design.max_tokens} requests={design.requests_per_level}"
+    return f"rounds={design.rounds} max_tokens={design.max_tokens} requests={design.requests_per_level}" + (
+        " ignore_eos" if design.ignore_eos else ""
+    )

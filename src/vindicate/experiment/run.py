@@ -4,16 +4,16 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from vindicate.clock import Clock, iso
 from vindicate.errors import EngineError
-from vindicate.experiment.design import level_seed
+from vindicate.experiment.design import MOST_WARM_UPS, is_flat, level_order, level_seed
 from vindicate.experiment.journal import Before, Journal
 from vindicate.experiment.judge import finished_blocks, hopeless, judge_experiment
-from vindicate.experiment.metric import metric_value
+from vindicate.experiment.metric import mean_of_kind, metric_value
 from vindicate.record.experiment import ArmName, Cell, Design, Experiment, Outcome, Start, Trial
 from vindicate.record.load import LevelSummary
 from vindicate.units import format_duration
@@ -25,11 +25,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """What one level of load gave."""
+    """What one level of load gave; the last three where they could be seen from outside the load."""
 
     summary: LevelSummary
     client_cpu_s: float
     simulated: bool
+    cache_hit_share: float | None = None
+    sm_clock_mhz: float | None = None
+    gpu_celsius: float | None = None
 
 
 class Bench(Protocol):
@@ -48,8 +51,8 @@ class Bench(Protocol):
         """
         ...
 
-    def warm_up(self, level: int, seed: int) -> None:
-        """Drive a little load whose figures are thrown away."""
+    def warm_up(self, level: int, seed: int) -> float | None:
+        """Drive one round of load that does not count; its tokens a second, ``None`` when it gave none."""
         ...
 
     def drive(self, level: int, seed: int, out: Path) -> Drive:
@@ -148,8 +151,8 @@ def _run_trial(
     try:
         start = bench.start(before, value)
         outcome = "failed_load"
-        bench.warm_up(min(design.levels), level_seed(design.seed, step.block, 0))
-        for level in design.levels if step.block else ():
+        start = replace(start, warm_up=_warm_up(design, bench, step.block))
+        for level in level_order(design.levels, design.seed, step.block) if step.block else ():
             seed = level_seed(design.seed, step.block, level)
             drives.append(bench.drive(level, seed, folder / f"level{level}"))
             seeds.append(seed)
@@ -169,13 +172,25 @@ def _run_trial(
         started_at=began,
         ended_at=iso(clock.now()),
         start=start,
-        cells=tuple(_cell(drive.summary, design.metric, seed) for drive, seed in zip(drives, seeds, strict=False)),
+        cells=tuple(_cell(drive, design.metric, seed) for drive, seed in zip(drives, seeds, strict=False)),
         client_cpu_s=sum(drive.client_cpu_s for drive in drives),
         simulated=any(drive.simulated for drive in drives),
     )
 
 
-def _cell(summary: LevelSummary, metric: str, seed: int) -> Cell:
+def _warm_up(design: Design, bench: Bench, block: int) -> tuple[float, ...]:
+    """Rounds at the highest level, whose batches hold all smaller ones, until no round is faster than those before."""
+    rates: list[float] = []
+    for number in range(MOST_WARM_UPS):
+        rate = bench.warm_up(max(design.levels), level_seed(design.seed, block, -number))
+        if rate is None or (rates and is_flat([*rates, rate])):
+            return (*rates, *([] if rate is None else [rate]))
+        rates.append(rate)
+    return tuple(rates)
+
+
+def _cell(drive: Drive, metric: str, seed: int) -> Cell:
+    summary = drive.summary
     return Cell(
         level=summary.level,
         value=metric_value(summary, metric),
@@ -189,6 +204,18 @@ def _cell(summary: LevelSummary, metric: str, seed: int) -> Cell:
         recall_failed=summary.recall_failed,
         achieved_concurrency=summary.achieved_concurrency,
         duration_s=summary.duration_s,
+        tokens=summary.tokens or None,
+        halves=summary.halves.get(mean_of_kind(metric)),
+        ttft_ms=summary.ttft_ms.mean,
+        itl_ms=summary.itl_ms.mean,
+        e2e_ms=summary.e2e_ms.mean,
+        cache_hit_share=drive.cache_hit_share if summary.cache_hit_share is None else summary.cache_hit_share,
+        client_cpu_share=round(drive.client_cpu_s / summary.duration_s, 4) if summary.duration_s > 0 else None,
+        client_lag_ms=summary.client_lag_ms,
+        sm_clock_mhz=drive.sm_clock_mhz,
+        gpu_celsius=drive.gpu_celsius,
+        asked_sha256=summary.asked_sha256,
+        answers_sha256=summary.answers_sha256,
     )
 
 

@@ -366,6 +366,7 @@ class Exchange:
             ttft_s=round(arrivals[0] - self._start, 6) if arrivals else None,
             gaps_s=tuple([round(later - sooner, 6) for sooner, later in pairwise(arrivals)]),
             n_prompt_tokens=stream.usage.prompt_tokens if stream.usage else None,
+            n_cached_tokens=stream.usage.cached_tokens if stream.usage else None,
             n_tokens=stream.n_tokens,
             sent_bytes=self._sent,
             received_bytes=self._received,

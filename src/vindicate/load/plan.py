@@ -41,6 +41,7 @@ class LoadPlan:
         stall_after_s: Silence after which a stream counts as stalled; heartbeat comments are silence.
         deadline_s: Age at which any stream is given up, however lively.
         cancel_share: Share of streams, 0 to 1, that the client abandons in the middle, as agents do.
+        ignore_eos: Every answer goes on to *max_tokens*, so that all requests are equal work; SGLang and vLLM know it.
         seed: Decides keys, values and cancellations; two runs of one seed send the same prompts. ``None`` draws one.
         api_key_env: Name of the variable that holds the key.
         sessions: Played in turn instead of planted ones, where given.
@@ -58,6 +59,7 @@ class LoadPlan:
     duration_s: float | None = None
     rounds: int = 4
     max_tokens: int = 64
+    ignore_eos: bool = False
     stall_after_s: float = 30.0
     deadline_s: float = 600.0
     cancel_share: float = 0.0

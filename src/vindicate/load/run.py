@@ -277,7 +277,14 @@ class _Level:
 
     async def _send(self, exchange: Exchange, messages: list[Message]) -> bool:
         plan, max_tokens = self.of.plan, exchange.limits.max_tokens
-        path, body = request_of(plan.api, plan.model, messages, max_tokens=max_tokens, streaming=plan.streaming)
+        path, body = request_of(
+            plan.api,
+            plan.model,
+            messages,
+            max_tokens=max_tokens,
+            streaming=plan.streaming,
+            ignore_eos=plan.ignore_eos,
+        )
         self._running += 1
         try:
             await exchange.run(self.of.pool, path, body)

@@ -1,5 +1,6 @@
 """RequestRecords of one level → a LevelSummary; pure arithmetic, nothing is counted that the sample cannot bear."""
 
+import hashlib
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ _APART_SHARE = 0.02
 _JUDGED_S = 1.0
 _LAG_MS = 5.0
 _LAG_SHARE = 0.05
+_FEWEST_IN_HALF = 20  # below, one slow request moves a half's mean by several per cent
 
 Span = tuple[float, float]
 
@@ -147,6 +149,10 @@ def summarise(
         stall_ages_s=tuple(
             record.stall_age_s for record in records if record.outcome == "stalled" and record.stall_age_s is not None
         ),
+        cache_hit_share=_cache_hit_share(whole),
+        halves=_halves(whole, steady),
+        asked_sha256=_sha256(record.id for record in whole if record.answered is not None),
+        answers_sha256=_sha256(f"{record.id} {record.answered}" for record in whole if record.answered is not None),
     )
 
 
@@ -163,6 +169,60 @@ def doubts(level: LevelSummary) -> Iterator[str]:
         apart = abs(level.server_tokens - level.tokens)
         if apart > _APART_SHARE * max(level.tokens, level.server_tokens):
             yield f"the server counted {level.server_tokens} tokens and the client {level.tokens}: somebody else uses it, or one of the two counts wrong"
+
+
+def _cache_hit_share(records: Sequence[RequestRecord]) -> float | None:
+    told = [
+        (record.n_prompt_tokens, record.n_cached_tokens)
+        for record in records
+        if record.n_prompt_tokens and record.n_cached_tokens is not None
+    ]
+    return round(sum(cached for _, cached in told) / sum(prompt for prompt, _ in told), 4) if told else None
+
+
+def _halves(records: Sequence[RequestRecord], steady: Sequence[Span]) -> dict[str, tuple[float, float]]:
+    """Rate and mean latencies before and after the middle of the steady interval; a request counts where it began."""
+    if not steady:
+        return {}
+    middle = (steady[0][0] + steady[-1][1]) / 2
+    before, after = _upto(steady, middle), _from(steady, middle)
+    early = [record for record in records if record.start_s < middle]
+    late = [record for record in records if record.start_s >= middle]
+    if min(len(early), len(late)) < _FEWEST_IN_HALF:
+        return {}
+    rates = [
+        _tokens_within(records, spans) / sum(end - begin for begin, end in spans) if spans else None
+        for spans in (before, after)
+    ]
+    means = {
+        f"{kind}_mean_ms": [
+            quantiles(value for record in half if (value := of(record)) is not None).mean for half in (early, late)
+        ]
+        for kind, of in (
+            ("ttft", lambda record: record.ttft_s),
+            ("itl", lambda record: sum(record.gaps_s) / len(record.gaps_s) if record.gaps_s else None),
+            ("tpot", _tpot_s),
+            ("e2e", lambda record: record.e2e_s),
+        )
+    }
+    return {
+        name: (round(one, 3), round(two, 3))
+        for name, (one, two) in {"output_tok_per_s": rates, **means}.items()
+        if one and two
+    }
+
+
+def _upto(spans: Sequence[Span], time: float) -> list[Span]:
+    return [(begin, min(end, time)) for begin, end in spans if begin < time]
+
+
+def _from(spans: Sequence[Span], time: float) -> list[Span]:
+    return [(max(begin, time), end) for begin, end in spans if end > time]
+
+
+def _sha256(lines: Iterable[str]) -> str | None:
+    ordered = sorted(lines)
+    return hashlib.sha256(repr(ordered).encode()).hexdigest() if ordered else None
 
 
 def _rate(records: Iterable[RequestRecord], within: Sequence[Span]) -> float | None:

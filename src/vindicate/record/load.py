@@ -42,6 +42,7 @@ class RequestRecord:
     ttft_s: float | None = None
     gaps_s: tuple[float, ...] = ()
     n_prompt_tokens: int | None = None
+    n_cached_tokens: int | None = None
     n_tokens: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -79,6 +80,10 @@ class LevelSummary:
         client_lag_ms: How late the client's event loop was in the mean.
         client_error_ms: Mean error of its TTFT against a mock of known timing, where it was calibrated.
         warnings: Why these figures may be the client's rather than the server's.
+        cache_hit_share: Share of the prompt tokens that the server says it had computed before; ``None`` where it says nothing.
+        halves: Figures of the first and of the second half of the steady interval, by name; empty where either holds few requests.
+        asked_sha256, answers_sha256: Hashes over the ids of the completed planted questions, and over their answers: of two runs
+            with equal first hashes, the second are equal when every answer is.
     """
 
     level: int
@@ -112,6 +117,10 @@ class LevelSummary:
     client_lag_ms: float | None = None
     client_error_ms: float | None = None
     warnings: tuple[str, ...] = ()
+    cache_hit_share: float | None = None
+    halves: dict[str, tuple[float, float]] = field(default_factory=dict)
+    asked_sha256: str | None = None
+    answers_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

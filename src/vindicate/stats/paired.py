@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Estimate", "Interval", "gain_pct", "order_adjusted_estimate", "paired_estimate"]
+__all__ = ["Estimate", "Interval", "gain_pct", "order_adjusted_estimate", "order_effect", "paired_estimate", "trend"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,29 @@ def order_adjusted_estimate(ab: Sequence[float], ba: Sequence[float]) -> Estimat
     mean = (math.fsum(ab) / len(ab) + math.fsum(ba) / len(ba)) / 2
     sd = math.sqrt((_squares(ab) + _squares(ba)) / (n - 2))
     return Estimate(log_gain=mean, sd=sd, se=sd * math.sqrt(1 / len(ab) + 1 / len(ba)) / 2, df=n - 2, n=n)
+
+
+def order_effect(ab: Sequence[float], ba: Sequence[float]) -> Estimate:
+    """By how much the second start of a block is above the first, whatever it holds: half the difference of the two orders' means.
+
+    Args:
+        ab, ba: Log ratios B over A, as in :func:`order_adjusted_estimate`.
+    """
+    n = len(ab) + len(ba)
+    half = (math.fsum(ab) / len(ab) - math.fsum(ba) / len(ba)) / 2
+    sd = math.sqrt((_squares(ab) + _squares(ba)) / (n - 2))
+    return Estimate(log_gain=half, sd=sd, se=sd * math.sqrt(1 / len(ab) + 1 / len(ba)) / 2, df=n - 2, n=n)
+
+
+def trend(values: Sequence[float]) -> Estimate:
+    """Least-squares slope of at least three values against 0, 1, 2 and so on; *log_gain* is the change a step."""
+    n = len(values)
+    centre, mean = (n - 1) / 2, math.fsum(values) / n
+    width = math.fsum((at - centre) ** 2 for at in range(n))
+    slope = math.fsum((at - centre) * value for at, value in enumerate(values)) / width
+    rest = math.fsum((value - mean - slope * (at - centre)) ** 2 for at, value in enumerate(values))
+    sd = math.sqrt(rest / (n - 2))
+    return Estimate(log_gain=slope, sd=sd, se=sd / math.sqrt(width), df=n - 2, n=n)
 
 
 def _squares(values: Sequence[float]) -> float:

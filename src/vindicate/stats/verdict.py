@@ -83,7 +83,7 @@ def grade(blocks: int, *, registered: bool, read_back: bool, primed: bool) -> Gr
 
 def judge(levels: Sequence[LevelRatios], rule: Rule) -> list[LevelVerdict]:
     """One verdict a level, in the order given."""
-    reasons = {item.level: _unusable(item, order_adjusted=rule.order_adjusted) for item in levels}
+    reasons = {item.level: _unusable(item) for item in levels}
     estimates = {item.level: _estimate(item, rule) for item in levels if reasons[item.level] is None}
     adjusted = dict(zip(estimates, holm([estimate.p for estimate in estimates.values()]), strict=True))
     gate = estimates.get(rule.primary) if rule.primary is not None else None
@@ -102,13 +102,13 @@ def judge(levels: Sequence[LevelRatios], rule: Rule) -> list[LevelVerdict]:
     return verdicts
 
 
-def _unusable(item: LevelRatios, *, order_adjusted: bool) -> str | None:
+def _unusable(item: LevelRatios) -> str | None:
     n = len(item.ab) + len(item.ba)
     if item.invalid is not None:
         return item.invalid
     if n < FEWEST_BLOCKS:
         return f"{n} usable {'block' if n == 1 else 'blocks'}; a verdict needs at least {FEWEST_BLOCKS}"
-    if order_adjusted and not (item.ab and item.ba):
+    if not (item.ab and item.ba):
         return f"all {n} usable blocks ran the arms in one order; order and arm cannot be told apart"
     if len(set(item.ab + item.ba)) == 1:
         return "every block gave exactly the same ratio; figures that never vary were not measured"

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from vindicate.record.experiment import Design, Experiment, LevelEffect, Price
+from vindicate.record.experiment import ClientError, Design, Experiment, LevelEffect, Price
 from vindicate.units import format_duration
 
-__all__ = ["price_text", "report_text"]
+__all__ = ["calibration_text", "price_text", "report_text"]
 
 _PLOT = 33
 
@@ -44,6 +44,12 @@ def price_text(design: Design, price: Price) -> str:
     return "\n".join(lines)
 
 
+def calibration_text(errors: Sequence[ClientError]) -> str:
+    """The client's own error, in a line."""
+    parts = [f"{item.level}: {item.ttft_ms:+.2f} / {item.itl_ms:+.3f} / {item.e2e_ms:+.2f} ms" for item in errors]
+    return f"  its own error in TTFT / ITL / whole requests, at {', at '.join(parts)}"
+
+
 def report_text(result: Experiment) -> str:
     """What an experiment says: levels, verdicts and reasons, what was left out, and what would change it."""
     design = result.design
@@ -62,6 +68,12 @@ def report_text(result: Experiment) -> str:
         ),
         "grade A: six or more randomised blocks of fresh, primed starts, value read back in every process; B: three to five",
     ]
+    if errors := [
+        f"{item.level}: {item.client_error_pct:.2f} %" for item in result.effects if item.client_error_pct is not None
+    ]:
+        lines.append(
+            f"the client's own error, of what it measured: {', '.join(errors)}; no verdict smaller than that is given"
+        )
     lines += [f"left out: {line}" for line in result.exclusions] or ["left out: nothing"]
     lines += [f"note: {line}" for line in result.notes]
     lines += [f"what would change it: {line}" for line in result.would_change]

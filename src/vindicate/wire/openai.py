@@ -15,10 +15,11 @@ DONE = "[DONE]"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts as the server gives them in its last chunk."""
+    """Token counts as the server gives them in its last chunk; *cached_tokens*: prompt tokens that it had computed before."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
+    cached_tokens: int | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -164,7 +165,9 @@ class OpenAIStream:
         self.model = self.model or _text(chunk.get("model"))
         usage = chunk.get("usage")
         if isinstance(usage, dict):
-            self.usage = Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
+            details = usage.get("prompt_tokens_details")
+            cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+            self.usage = Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), cached)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
@@ -194,7 +197,7 @@ class GenerateStream(OpenAIStream):
         meta = meta if isinstance(meta, dict) else {}
         before, count = self.n_tokens if self.usage else 0, _count(meta.get("completion_tokens"))
         if count is not None:
-            self.usage = Usage(_count(meta.get("prompt_tokens")), count)
+            self.usage = Usage(_count(meta.get("prompt_tokens")), count, _count(meta.get("cached_tokens")))
         reason = meta.get("finish_reason")
         self.finish_reason = _text(reason.get("type") if isinstance(reason, dict) else reason) or self.finish_reason
         text, known = _text(chunk.get("text")) or "", self.text

@@ -92,6 +92,11 @@ def test_a_kill_is_said_to_the_next_one_and_put_back_restores_the_bytes(stack, t
     assert done.returncode == 0, done.stderr
     assert script_bytes(stack) == before
     assert live(stack) == {"256"}
+    left = subprocess.run(
+        command(stack, "--resume", "X1", "--plan"), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert left.returncode == 0, left.stderr
+    assert "0 of 3 blocks done, up to 7 starts left" in left.stderr, "what was killed can be gone on with"
 
 
 def test_ctrl_c_exits_130_with_the_command_that_goes_on(stack, tmp_path):

@@ -1,47 +1,28 @@
 """The bench on real scripts and processes; only the load is made up."""
 
-import os
-import random
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fakes.bench import FakeBench, design_of
+from fakes.bench import design_of
+from fakes.quick_bench import QuickBench
 from fakes.small_stack import write_small_stack
 from vindicate.clock import SystemClock
 from vindicate.errors import CannotError, EngineError, MisuseError
-from vindicate.experiment.bench import StackBench, present_value, require_editable
+from vindicate.experiment.bench import present_value, require_editable
 from vindicate.experiment.journal import Journal
 from vindicate.experiment.run import put_back, run_experiment
 from vindicate.operate.services import bring_down, bring_up
 from vindicate.operate.status import live_readings, look_at
 
 
-class QuickBench(StackBench):
-    """Real starts, invented load; *stop_at* ends the process by Ctrl-C in that drive."""
+class ImpatientBench(QuickBench):
+    """Does not wait ten minutes for the value that hangs."""
 
-    stop_at = 0
-    drives = 0
-
-    def _wait_for_path(self):
-        pass
-
-    def warm_up(self, level, seed):
-        pass
-
-    def drive(self, level, seed, out):
-        self.drives += 1
-        if self.drives == self.stop_at:
-            os.kill(os.getpid(), signal.SIGINT)
-        fake = FakeBench({}, seed=self.drives)
-        fake.value, fake.shift = "x", 0.1 * (self._value() == "512") + random.Random(self.drives).gauss(0, 0.01)
-        self._read_back_again()
-        return fake.drive(level, seed, out)
-
-    def _value(self):
-        return live_readings(self.stack.service("worker"), "KNOB")[0].value
+    def start(self, before, value):
+        self.ready_s = 1.0 if value == "512" else 60.0
+        return super().start(before, value)
 
 
 def quiet(_line):
@@ -132,6 +113,31 @@ def test_an_arm_can_leave_the_knob_unset(stack, journal):
     put_back(bench, journal, say=quiet)
 
 
+@pytest.mark.parametrize(
+    ("fault", "part"), [("--never-listen-knob 512", "not healthy"), ("--fail-knob 512", "exit code")]
+)
+def test_a_start_that_hangs_or_crashes_is_a_result_and_the_stack_is_left_on_the_value_it_had(tmp_path, fault, part):
+    stack = write_small_stack(tmp_path / "faulty", worker=fault)
+    try:
+        bring_up(stack, ("front", "worker", "helper"), say=quiet)
+        before = script(stack).read_bytes()
+        journal = Journal(stack.home / "experiments" / "X1")
+        design = design_for(stack)
+        journal.register(design)
+        bench = ImpatientBench(stack, design, say=quiet)
+        result = run_experiment(design, bench, journal, clock=SystemClock(), say=quiet)
+        assert result.complete
+        assert [item.verdict for item in result.effects] == ["invalid"]
+        assert "arm b does not start" in result.effects[0].reason
+        assert part in result.effects[0].reason
+        assert [trial.outcome for trial in journal.trials() if trial.arm == "b"] == ["failed_start"] * 2
+        assert script(stack).read_bytes() == before
+        assert live(stack) == {"256"}
+        assert [look_at(stack, stack.service(name)).state for name in ("front", "worker", "helper")] == ["ready"] * 3
+    finally:
+        bring_down(stack, tuple(stack.services), say=quiet, by_hand=True)
+
+
 def test_a_script_that_somebody_else_changed_meanwhile_is_left_alone(stack, journal):
     design = design_for(stack)
     journal.register(design)
@@ -149,7 +155,10 @@ def test_a_script_that_somebody_else_changed_meanwhile_is_left_alone(stack, jour
 
 
 def test_a_value_that_does_not_reach_the_process_is_a_failed_start(stack, journal):
-    text = script(stack).read_text().replace("exec ", "exec env -u KNOB ")
+    wrapper = script(stack).with_name("wrapper")
+    wrapper.write_text('#!/bin/bash\nunset KNOB\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    text = script(stack).read_text().replace("exec ", f"exec {wrapper} ")
     script(stack).write_text(text)
     design = design_for(stack)
     journal.register(design)

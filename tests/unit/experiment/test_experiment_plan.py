@@ -8,7 +8,7 @@ import pytest
 
 from fakes.bench import design_of
 from vindicate.errors import MisuseError
-from vindicate.experiment.design import balanced_order, check_plan, default_looks, level_seed
+from vindicate.experiment.design import balanced_order, check_plan, default_looks, is_flat, level_order, level_seed
 from vindicate.experiment.metric import METRICS, higher_is_better, metric_value, require_metric
 from vindicate.experiment.price import Noise, Pace, price
 from vindicate.experiment.question import parse_numbers, parse_question, parse_share
@@ -94,6 +94,29 @@ def test_prompts_differ_between_blocks_and_levels_and_are_the_same_again_for_the
     assert level_seed(7, 3, 64) == level_seed(7, 3, 64) != level_seed(8, 3, 64)
 
 
+def test_levels_are_shuffled_in_every_block_and_hold_each_once():
+    levels = (48, 64, 80, 96)
+    orders = [level_order(levels, 7, block) for block in range(12)]
+    assert all(sorted(order) == list(levels) for order in orders)
+    assert len(set(orders)) > 5
+    assert level_order(levels, 7, 3) == orders[3]
+
+
+@pytest.mark.parametrize(
+    ("rates", "flat"),
+    [
+        ((), True),
+        ((9.0,), False),
+        ((90.0, 100.0), False),
+        ((98.0, 100.0), True),
+        ((100.0, 80.0), True),
+        ((50, 80, 83), True),
+    ],
+)
+def test_a_warm_up_is_flat_when_no_round_is_faster_than_those_before(rates, flat):
+    assert is_flat(rates) is flat
+
+
 def test_numbers_and_margins_are_read_or_refused_with_the_value_seen():
     assert parse_numbers("48,64", "--levels") == (48, 64)
     assert parse_share("3%") == parse_share("3") == 0.03
@@ -109,7 +132,7 @@ def test_price_counts_priming_measured_starts_and_the_last_one():
     cost = price(design_of(blocks=12))
     assert cost.starts == 2 + 24 + 1
     assert cost.restarts == 2 * cost.starts
-    assert cost.requests == 24 * (2 * 100 + 48) + 2 * 48
+    assert cost.requests == 24 * (2 * 100 + 2 * 64) + 2 * 2 * 64
     assert cost.minutes is None
 
 
@@ -121,7 +144,7 @@ def test_price_says_what_was_assumed_and_what_was_measured():
     assert text.count("assumed") == 2
     known = price(design, noise=Noise(sd=0.01, df=10, experiments=2), pace=Pace(start_s=12.0, request_s=0.1))
     assert known.sd_block_pct == pytest.approx(1.28, abs=0.02)
-    assert known.minutes == pytest.approx((27 * 12 + 26 * 164 * 0.1) / 60)
+    assert known.minutes == pytest.approx((27 * 12 + 26 * (100 + 2 * 64) * 0.1) / 60)
     assert "assumed" not in price_text(design, known)
 
 

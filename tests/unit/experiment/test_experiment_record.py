@@ -10,6 +10,7 @@ from fakes.bench import FakeBench, design_of
 from vindicate.errors import CannotError, MisuseError
 from vindicate.experiment.journal import Before, Journal, KeptFile
 from vindicate.experiment.record import (
+    earlier_experiments,
     is_recorded,
     noise_history,
     pace_history,
@@ -19,9 +20,10 @@ from vindicate.experiment.record import (
 )
 from vindicate.experiment.run import run_experiment
 from vindicate.ledger.store import Ledger
+from vindicate.record.experiment import ClientError
 from vindicate.record.ledger import ChangeStep
 from vindicate.stack.model import Service, Stack
-from vindicate.view.experiment import report_text
+from vindicate.view.experiment import calibration_text, report_text
 
 STACK = Stack(
     name="small",
@@ -146,3 +148,34 @@ def test_bytes_of_before_come_back_exactly_and_others_cannot_read_them(tmp_path)
     assert (journal.folder / "before.json").stat().st_mode & 0o077 == 0
     journal.forget()
     assert journal.before() is None
+
+
+def test_a_new_design_is_held_against_the_last_finished_experiments_on_its_knob(tmp_path):
+    _, journal, result = campaign(tmp_path, {"512": 0.128}, blocks=6)
+    new = replace(design_of(blocks=3), id="X2")
+    (seen,) = earlier_experiments(tmp_path, new)
+    assert (seen.id, seen.a, seen.b, seen.effects) == ("X1", "256", "512", result.effects)
+    assert seen.workload == new.workload
+    assert earlier_experiments(tmp_path, replace(new, knob="OTHER")) == ()
+    assert earlier_experiments(tmp_path, replace(new, metric="ttft_p50_ms")) == ()
+    (journal.folder / "trials.jsonl").write_bytes(
+        b"".join((journal.folder / "trials.jsonl").read_bytes().splitlines(True)[:5])
+    )
+    assert earlier_experiments(tmp_path, new) == (), "an unfinished one says nothing"
+    (journal.folder / "design.json").write_bytes(b"{")
+    assert earlier_experiments(tmp_path, new) == ()
+
+
+def test_what_a_design_is_held_against_and_the_client_s_error_survive_on_disk(tmp_path):
+    campaign(tmp_path, {"512": 0.128}, blocks=6)
+    error = ClientError(level=64, requests=192, ttft_ms=0.4, itl_ms=0.02, e2e_ms=1.5)
+    design = replace(design_of(blocks=3), id="X2", client_error=(error,))
+    design = replace(design, earlier=earlier_experiments(tmp_path, design))
+    journal = Journal(tmp_path / "experiments" / "X2")
+    journal.register(design)
+    assert journal.design() == design
+    bench = FakeBench({"512": 0.128})
+    result = run_experiment(design, bench, journal, clock=bench.clock, say=lambda _line: None)
+    assert result.design["held_against"] == ["X1"]
+    assert result.design["client_error"] == [{"level": 64, "ttft_ms": 0.4, "itl_ms": 0.02, "e2e_ms": 1.5}]
+    assert "at 64: +0.40 / +0.020 / +1.50 ms" in calibration_text(design.client_error)

@@ -67,6 +67,40 @@ def test_both_arms_of_a_block_get_the_same_prompts_and_no_two_blocks_do(journal)
     assert bench.starts[2:] == expected
 
 
+def test_every_start_is_warmed_up_at_the_highest_level_until_no_round_is_faster(journal):
+    bench = FakeBench({})
+    rates = [60.0, 90.0, 100.0, 101.0]
+    rounds = []
+
+    def warm_up(level, seed):
+        rounds.append((level, seed))
+        return rates[(len(rounds) - 1) % 4]
+
+    bench.warm_up = warm_up
+    run(design_of(blocks=3), bench, journal)
+    assert len(rounds) == 8 * 4
+    assert {level for level, _ in rounds} == {64}
+    assert len({seed for _, seed in rounds[:4]}) == 4, "no round asks what one before it asked"
+    assert {trial.start.warm_up for trial in journal.trials()} == {tuple(rates)}
+
+
+def test_a_start_that_never_gets_flat_is_measured_after_six_rounds_and_said(journal):
+    bench = FakeBench({})
+    calls = iter(range(1, 1000))
+    bench.warm_up = lambda _level, _seed: 1.3 ** next(calls)
+    result = run(design_of(blocks=3), bench, journal)
+    assert {len(trial.start.warm_up) for trial in journal.trials()} == {6}
+    assert any("8 of 8 starts were still getting faster" in line for line in result.notes)
+
+
+def test_levels_run_in_an_order_of_their_own_in_every_block_the_same_for_both_arms(journal):
+    bench = FakeBench({})
+    run(design_of(blocks=6, levels=(16, 32, 48, 64)), bench, journal)
+    orders = [tuple(level for _, level, _ in bench.driven[at : at + 4]) for at in range(0, 48, 4)]
+    assert orders[::2] == orders[1::2]
+    assert len(set(orders)) > 2
+
+
 def test_the_stack_is_put_back_after_a_finished_run(journal):
     bench = FakeBench({"512": 0.128})
     run(design_of(blocks=3), bench, journal)

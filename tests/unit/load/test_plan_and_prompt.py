@@ -1,9 +1,11 @@
 import random
 import re
 
+import msgspec
 import pytest
 
 from vindicate.errors import MisuseError
+from vindicate.load.dialect import request_of
 from vindicate.load.plan import LoadPlan, read_sessions, server_url
 from vindicate.load.prompt import cancel_point, session_random, turns
 
@@ -102,3 +104,14 @@ def test_a_key_variable_that_is_not_set_is_named(monkeypatch):
     monkeypatch.delenv("SOME_KEY", raising=False)
     with pytest.raises(MisuseError, match="SOME_KEY"):
         LoadPlan(url="http://h:1", api_key_env="SOME_KEY").api_key()
+
+
+@pytest.mark.parametrize("api", ["chat", "completions", "generate"])
+def test_a_fixed_length_is_asked_for_in_the_engine_s_own_words_and_only_then(api):
+    messages = [{"role": "user", "content": "hi"}]
+    free, fixed = (
+        request_of(api, "m", messages, max_tokens=8, streaming=True, ignore_eos=ignore)[1] for ignore in (False, True)
+    )
+    assert b"ignore_eos" not in free
+    body = msgspec.json.decode(fixed)
+    assert body.get("sampling_params", body)["ignore_eos"] is True

@@ -135,3 +135,46 @@ def test_says_when_the_figures_may_be_the_clients(fields, says):
     level = replace(summarise(1, 10.0, [record(at, 1.0) for at in range(10)]), **fields)
     found = list(doubts(level))
     assert [says in warning for warning in found] == ([True] if says else [])
+
+
+def stream_of_records(rates, *, n=40):
+    """One slot; *n* requests at each rate in turn, 11 tokens each."""
+    start, made = 0.0, []
+    for rate in rates:
+        for _ in range(n):
+            made.append(record(start, 10 / rate, ttft=0.0001, gaps=[(10 / rate - 0.0001) / 10] * 10))
+            start += 10 / rate
+    return made
+
+
+def test_halves_tell_a_level_that_was_still_warming_up_from_one_that_was_not():
+    flat = summarise(1, 80.0, stream_of_records([10, 10])).halves
+    early, late = flat["output_tok_per_s"]
+    assert early == pytest.approx(late, rel=0.05)
+    cold = summarise(1, 80.0, stream_of_records([5, 10])).halves
+    assert cold["output_tok_per_s"][0] < 0.8 * cold["output_tok_per_s"][1]
+    assert cold["itl_mean_ms"][0] > 1.2 * cold["itl_mean_ms"][1]
+    assert cold["e2e_mean_ms"][0] > 1.2 * cold["e2e_mean_ms"][1]
+
+
+def test_halves_of_few_requests_say_nothing():
+    assert summarise(1, 8.0, stream_of_records([10], n=30)).halves == {}
+    assert summarise(1, 8.0, []).halves == {}
+
+
+def test_cache_hits_are_a_share_of_all_prompt_tokens_and_unknown_where_the_server_is_silent():
+    silent = record(0, 1)
+    told = [replace(silent, n_prompt_tokens=100, n_cached_tokens=cached) for cached in (0, 50, 100, 90)]
+    assert summarise(1, 4.0, told).cache_hit_share == 0.6
+    assert summarise(1, 4.0, [silent, *told]).cache_hit_share == 0.6
+    assert summarise(1, 4.0, [silent, replace(silent, n_prompt_tokens=100)]).cache_hit_share is None
+
+
+def test_answers_have_one_hash_whatever_order_they_came_in_and_another_when_one_differs():
+    answers = [replace(record(at, 1), id=f"r{at}", asked="V", answered=f"V{at}") for at in range(4)]
+    one = summarise(1, 4.0, answers).answers_sha256
+    assert one == summarise(1, 4.0, answers[::-1]).answers_sha256
+    other = summarise(1, 4.0, [*answers[:3], replace(answers[3], answered="other")])
+    assert one != other.answers_sha256
+    assert other.asked_sha256 == summarise(1, 4.0, answers).asked_sha256 != summarise(1, 4.0, answers[:3]).asked_sha256
+    assert summarise(1, 4.0, [record(0, 1)]).answers_sha256 is None

@@ -107,3 +107,16 @@ def test_brackets_nested_too_deep_are_garbage_and_no_crash():
     stream = OpenAIStream()
     assert stream.feed(data("[" * 10_000 + "]" * 10_000)) == 0
     assert stream.garbage is not None
+
+
+def test_cached_prompt_tokens_are_read_where_the_server_tells_them():
+    stream = OpenAIStream()
+    stream.take(
+        '{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}'
+    )
+    assert stream.usage == Usage(9, 3, 4)
+    for strange in ("null", "7", "[]", '{"cached_tokens":-1}', '{"cached_tokens":"4"}'):
+        stream.take(
+            f'{{"choices":[],"usage":{{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{strange}}}}}'
+        )
+        assert stream.usage == Usage(9, 3, None)
