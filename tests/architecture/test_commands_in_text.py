@@ -1,7 +1,8 @@
-"""Every command that the program tells a person to type is one: its verbs and options exist."""
+"""Every command that the program, or a page of its own, tells a person to type is one: its verbs and options exist."""
 
 import ast
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -66,6 +67,13 @@ def test_every_command_that_is_told_exists():
     told = dict(commands())
     assert len(told) > 80
     assert {where: wrong for where, words in told.items() if (wrong := what_is_wrong(words))} == {}
+
+
+def test_every_command_of_the_stories_exists():
+    page = (SOURCE.parents[1] / "docs" / "stories.md").read_text()
+    told = [shlex.split(line) for line in re.findall(r"^ *\$ vindicate (.+)$", page, re.MULTILINE)]
+    assert len(told) > 20
+    assert {" ".join(words): wrong for words in told if (wrong := what_is_wrong(words))} == {}
 
 
 def test_the_check_itself_sees_what_is_wrong():

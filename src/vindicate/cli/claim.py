@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vindicate.ledger.state import Book
     from vindicate.record.ledger import ClaimStatus
 
-__all__ = ["claim"]
+__all__ = ["claim", "standing_changes"]
 
 
 @click.group(epilog=example("vindicate claim list"))
@@ -28,7 +28,7 @@ def claim() -> None:
 @click.option("--id", "name", metavar="H1", help="Its name; one that is taken corrects that claim.")
 @click.option("--incident", "incident_name", metavar="INC-1", help="The incident it is to explain.")
 @click.option("--about", metavar="knob:NAME=VALUE|service:NAME", help="What it accuses.")
-@click.option("--scope", help='Where it holds, such as "nccl < 2.22.3".')
+@click.option("--scope", metavar="FIELD OP VALUE", help='Where it holds, such as "nccl >= 2.19, nccl < 2.22.3".')
 @click.option(
     "--no-hazard", is_flag=True, help="It is not about a hang or corruption; refuting then takes one kind of evidence."
 )
@@ -50,8 +50,11 @@ def add(  # noqa: PLR0917 click passes options by name
 ) -> int:
     """Record a claim, and print its id. A revert may then rest on it, and shows up when it falls."""
     from vindicate.cli.opening import open_desk
+    from vindicate.ledger.scope import parse_scope
     from vindicate.record.ledger import Claim
 
+    if scope is not None:
+        parse_scope(scope)
     if no_hazard and is_hazard:
         raise MisuseError("--hazard and --no-hazard together", remedy="leave one out")
     kind, colon, subject = (about or "knob:X").partition(":")
@@ -120,10 +123,10 @@ _verb("withdraw", "withdrawn", "Take a claim back, as never meant or badly put."
 
 
 def _change_status(desk: "Desk", name: str, status: "ClaimStatus", evidence: tuple[str, ...], reason: str) -> int:
-    from vindicate.ledger.standing import standings
+    from vindicate.ledger.present import seen_now
     from vindicate.record.ledger import ClaimEvent
 
-    book = desk.book()
+    book = seen_now(desk.stack, desk.book())
     record = book.claim(name)
     for item in evidence:
         book.item(item)
@@ -131,14 +134,25 @@ def _change_status(desk: "Desk", name: str, status: "ClaimStatus", evidence: tup
         raise MisuseError(f"{name} is {status} already", remedy=f"see: vindicate claim show {name}")
     why, on = _ruling(desk, book, name, status, evidence, reason)
     desk.ledger.append(ClaimEvent(claim=name, status=status, reason=why, evidence=on))
-    before, after = standings(book), standings(desk.book())
     print(f"{name} is {status}" + (f", on {', '.join(on)}" if on else "") + f": {why}")
-    fallen = [change for change in after if before[change].name != after[change].name]
-    for change in fallen:
-        print(f"{change} is now {after[change].name} (was {before[change].name})")
+    fallen = standing_changes(book, desk.book().with_present(book.present))
+    for line in fallen:
+        print(line)
     if fallen:
         say("next: vindicate clawback")
     return 0
+
+
+def standing_changes(before: "Book", after: "Book") -> list[str]:
+    """The changes that stand otherwise in *after*, a line each."""
+    from vindicate.ledger.standing import standings
+
+    was, now = standings(before), standings(after)
+    return [
+        f"{change} is now {now[change].name} (was {was[change].name})"
+        for change in now
+        if change in was and was[change].name != now[change].name
+    ]
 
 
 def _ruling(  # noqa: PLR0917 private
@@ -181,12 +195,16 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
     """Show a claim: its history, the evidence, what rests on it, and what would settle it."""
     from vindicate.cli.opening import knob_services, open_desk
     from vindicate.ledger.claim_rules import how_to_count, may_refute, subject_knob, t_star_of, t_star_text
+    from vindicate.ledger.present import seen_now
+    from vindicate.ledger.scope import Scoped
     from vindicate.ledger.standing import standings
     from vindicate.view.ledger import claim_lines
 
     with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
-        book = desk.book()
+        book = seen_now(desk.stack, desk.book())
     record = book.claim(name)
+    scope = book.scopes.get(name, Scoped())
+    repeated = [copy for copy, of in book.copies.items() if of == name]
     incident = book.incident_of(name)
     knob = subject_knob(record.claim)
     services = knob_services(desk, book, knob[0]) if knob else ()
@@ -194,7 +212,8 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
     ruling = may_refute(record.claim, book.about(name), incident, services=services, in_place=in_place)
     now, fallen = standings(book), standings(book, what_if={name: "refuted"})
     rests = [
-        (change.change, now[change.change.id].name, fallen[change.change.id].name) for change in book.resting_on(name)
+        (change.change, now[change.change.id].name, fallen[change.change.id].name)
+        for change in {it.change.id: it for claim in (name, *repeated) for it in book.resting_on(claim)}.values()
     ]
     if as_json:
         print_json(
@@ -202,6 +221,10 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
                 "schema": "vindicate.claim/1",
                 "claim": record.claim,
                 "status": record.status,
+                "out_of_scope": scope.outside,
+                "scope_unknown": scope.unknown,
+                "repeats": book.copies.get(name),
+                "repeated_by": repeated,
                 "events": [
                     {"at": at, "status": e.status, "reason": e.reason, "evidence": e.evidence}
                     for at, e in record.events
@@ -219,7 +242,20 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
     needed = t_star_text(incident)
     if t_star_of(incident) is None:
         needed += f"; count it with: {how_to_count(name, incident)}"
-    print("\n".join(claim_lines(record, book.about(name), rests, ruling, needed)))
+    print(
+        "\n".join(
+            claim_lines(
+                record,
+                book.about(name),
+                rests,
+                ruling,
+                needed,
+                scope=scope,
+                repeats=book.copies.get(name),
+                repeated=repeated,
+            )
+        )
+    )
     return 0
 
 
@@ -230,19 +266,32 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
 def list_(as_json: bool, stack_file: str | None, ledger_path: str | None) -> int:
     """List the claims on record with their status."""
     from vindicate.cli.opening import open_desk
+    from vindicate.ledger.present import seen_now
 
     with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
-        book = desk.book()
+        book = seen_now(desk.stack, desk.book())
+    outside = {name: scope.outside for name, scope in book.scopes.items() if scope.outside}
     if as_json:
         entries = [
-            {"claim": r.claim, "status": r.status, "rests_on_it": [c.change.id for c in book.resting_on(n)]}
+            {
+                "claim": r.claim,
+                "status": r.status,
+                "out_of_scope": outside.get(n, ()),
+                "rests_on_it": [c.change.id for c in book.resting_on(n)],
+            }
             for n, r in book.claims.items()
         ]
         print_json({"schema": "vindicate.claims/1", "claims": entries})
         return 0
     for name, record in book.claims.items():
         resting = ", ".join(change.change.id for change in book.resting_on(name))
-        print(f"{name:5} {record.status:12} {record.claim.text}" + (f"   ({resting} rests on it)" if resting else ""))
+        out = f"   (repeats {book.copies[name]})" if name in book.copies else ""
+        out += f"   (out of scope: {'; '.join(outside[name])})" if name in outside else ""
+        print(
+            f"{name:5} {record.status:12} {record.claim.text}"
+            + (f"   ({resting} rests on it)" if resting else "")
+            + out
+        )
     if not book.claims:
         print("no claim is on record")
     return 0

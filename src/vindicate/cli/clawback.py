@@ -71,6 +71,7 @@ def clawback(  # noqa: PLR0917 click passes options by name
     from vindicate.cli.opening import open_desk
     from vindicate.clock import parse_time, utc_now
     from vindicate.ledger.clawback import candidates, document
+    from vindicate.ledger.present import seen_now
     from vindicate.ledger.state import Book
     from vindicate.view.ledger import clawback_lines
 
@@ -88,14 +89,24 @@ def clawback(  # noqa: PLR0917 click passes options by name
         )
     if statuses:
         book = book.with_status(statuses)
-    rows = candidates(book, now=moment, live={} if as_of else _live(desk, book), defaults=_defaults(desk))
+    if as_of:  # what is live now was not so then
+        rows = candidates(book, now=moment, defaults=_defaults(desk))
+    else:
+        book = seen_now(desk.stack, book)
+        live, together = _live(desk, book)
+        rows = candidates(book, now=moment, live=live, defaults=_defaults(desk), together=together)
     if found and not found["recorded"]:  # what is not recorded has no id that another verb would know
         held = Book.from_facts(facts).changes
         how = _recording(git_dirs, scripts, documents, stack_file, ledger_path)
         rows = tuple(row if row.change in held else replace(row, command=how) for row in rows)
     later = len(Book.from_facts(facts).changes) - len(book.changes) if as_of else 0
     if as_json:
-        marks = {"what_if": statuses, "hypothetical": bool(statuses), "changes_recorded_later": later}
+        marks = {
+            "what_if": statuses,
+            "hypothetical": bool(statuses),
+            "changes_recorded_later": later,
+            "present": book.present,
+        }
         print_json({**document(rows, moment), **marks, **found})
         return 0
     print(
@@ -121,11 +132,14 @@ def _statuses(what_if: tuple[str, ...]) -> "dict[str, ClaimStatus]":
     return statuses
 
 
-def _live(desk: "Desk", book: "Book") -> dict[str, Any]:
-    from vindicate.ledger.live import live_value
+def _live(desk: "Desk", book: "Book") -> tuple[dict[str, Any], dict[str, str]]:
+    """What live processes hold of each knob, and which services must hold one value of it and restart together."""
+    from vindicate.ledger.live import coherence, live_value
 
+    if desk.stack is None:
+        return {}, {}
     knobs = dict.fromkeys(record.change.knob for record in book.changes.values())
-    return {knob: live_value(desk.stack, knob) for knob in knobs} if desk.stack else {}
+    return {knob: live_value(desk.stack, knob) for knob in knobs}, {knob: coherence(desk.stack, knob) for knob in knobs}
 
 
 def _defaults(desk: "Desk") -> dict[str, str | None]:

@@ -62,6 +62,13 @@ def evidence() -> None:
 @click.option(
     "--gain", "gains", multiple=True, metavar="LEVEL:PCT", help="A gain at one level, such as 64:12.8; of grade D."
 )
+@click.option(
+    "--fingerprint",
+    "versions",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="What was so then, such as nccl=2.27.3; the newest on record counts for the scopes of claims. May be repeated.",
+)
 @stack_option
 @ledger_option
 def add(  # noqa: PLR0917 click passes options by name
@@ -78,6 +85,7 @@ def add(  # noqa: PLR0917 click passes options by name
     over: str | None,
     comparison: str | None,
     gains: tuple[str, ...],
+    versions: tuple[str, ...],
     stack_file: str | None,
     ledger_path: str | None,
 ) -> int:
@@ -85,18 +93,21 @@ def add(  # noqa: PLR0917 click passes options by name
 
     An intervention says whether the suspect was in place, how often the symptom came, and over how much.
     """
+    from vindicate.cli.claim import standing_changes
     from vindicate.cli.opening import open_desk
     from vindicate.clock import parse_time, utc_now
     from vindicate.record.ledger import Evidence
 
     if direction and not claim_name:
         raise MisuseError(f"--{direction.replace('_', '-')} without a claim", remedy="name it: --claim H1")
+    fingerprint = dict(_field(text) for text in versions)
     amount, unit = exposure(over) if over else (None, None)
     measured = {"suspect": suspect, "symptoms": symptoms, "exposure": amount, "exposure_unit": unit}
     moment = parse_time(at) if at else utc_now()
     with (desk := open_desk(ledger_path, stack_file, write=True)).ledger as ledger:
+        book = desk.book()
         if claim_name:
-            desk.book().claim(claim_name)
+            book.claim(claim_name)
         body = Evidence(
             id=name or ledger.next_id("E"),
             kind=kind,
@@ -107,11 +118,23 @@ def add(  # noqa: PLR0917 click passes options by name
             source=source,
             measured_at=moment,
             effects=_gains(comparison, gains),
+            fingerprint=fingerprint,
             measured={key: value for key, value in measured.items() if value is not None},
         )
         ledger.append(body, happened_at=moment)
+        fallen = standing_changes(book, desk.book()) if fingerprint else []
     print(body.id)
+    for line in fallen:
+        say(line)
     return 0
+
+
+def _field(text: str) -> "tuple[str, str | None]":
+    """A field of a fingerprint as it is written on the command line."""
+    match = re.fullmatch(r"([A-Za-z][\w.-]*)=\s*(\S.*?)\s*", text)
+    if match is None:
+        raise MisuseError(f"--fingerprint is {text!r}", remedy="write FIELD=VALUE, for example nccl=2.27.3")
+    return match[1].lower(), match[2]
 
 
 def _gains(comparison: str | None, gains: tuple[str, ...]) -> tuple["Effect", ...]:

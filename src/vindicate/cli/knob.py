@@ -26,6 +26,7 @@ class KnobState:
         ledger: The value that the last change on record gave it; ``None`` is unset, and also unknown (see *in_ledger*).
         scripts: By service, what its start script sets; ``None`` when it sets nothing.
         live: By service and pid, what the process holds.
+        together: Which services must hold one value, and what must restart together; empty for a service that stands alone.
     """
 
     knob: str
@@ -38,6 +39,7 @@ class KnobState:
     live: dict[str, dict[str, str | None]] = field(default_factory=dict)
     drift: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
+    together: str = ""
 
 
 def knob_state(desk: "Desk", book: "Book", name: str) -> KnobState:
@@ -47,18 +49,19 @@ def knob_state(desk: "Desk", book: "Book", name: str) -> KnobState:
         MisuseError: Neither the stack file nor the ledger knows it.
     """
     from vindicate.cli.opening import knob_services
-    from vindicate.ledger.documents import ledger_value
+    from vindicate.ledger.documents import ledger_values
 
     if name not in desk.known_knobs(book):
         raise MisuseError(
             f"no knob {name!r}, neither in the stack file nor in the ledger",
             remedy=f"known: {', '.join(desk.known_knobs(book)) or 'none yet'}; declare it as [knobs.{name}] in the stack file",
         )
-    current = ledger_value(book, name)
+    values = ledger_values(book, name)
+    current = values[0] if values else None
     unseen: list[str] = []
     scripts, lines = _scripts(desk, name, unseen)
     live = _live(desk, name, unseen)
-    said = {f"the ledger says {shown(current.value)} ({current.how})": current.value} if current else {}
+    said = {f"the ledger says {shown(value.value)} ({value.how})": value.value for value in values}
     said |= {
         f"{lines.get(service) or f'the script of {service}'} says {shown(value)}": value
         for service, value in scripts.items()
@@ -80,7 +83,16 @@ def knob_state(desk: "Desk", book: "Book", name: str) -> KnobState:
         live={service: {pid: redact_value(name, value) for pid, value in of.items()} for service, of in live.items()},
         drift=_shown_drift(name, said) if drifted else (),
         unseen=tuple(unseen),
+        together=_together(desk, name),
     )
+
+
+def _together(desk: "Desk", name: str) -> str:
+    """Which services must hold one value, without values that are secrets."""
+    from vindicate.ledger.live import coherence
+    from vindicate.redact import is_secret_name
+
+    return coherence(desk.stack, name) if desk.stack and not is_secret_name(name) else ""
 
 
 def _shown_drift(name: str, said: dict[str, str | None]) -> tuple[str, ...]:
@@ -164,12 +176,13 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
     """Show why a knob has its value, where it stands, what other values are worth, and its history; exit 1 when it has drifted."""
     from vindicate.cli.opening import open_desk
     from vindicate.clock import utc_now
+    from vindicate.ledger.present import seen_now
     from vindicate.ledger.standing import standings
     from vindicate.ledger.worth import Worth, worth_of
     from vindicate.view.ledger import knob_lines
 
     with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
-        book = desk.book()
+        book = seen_now(desk.stack, desk.book())
     state = knob_state(desk, book, name)
     held = state.ledger if state.in_ledger else next(iter(state.scripts.values()), None)
     effects = [effect for _, effect in book.effects.get(name, ())]

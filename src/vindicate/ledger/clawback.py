@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vindicate.ledger.claim_rules import how_to_count, t_star_of, t_star_text
-from vindicate.ledger.standing import Standing, StandingName, standing_of
+from vindicate.ledger.scope import Scoped
+from vindicate.ledger.standing import FALLEN, Standing, StandingName, standing_of, with_originals
 from vindicate.ledger.state import Book, ChangeRecord
 from vindicate.ledger.worth import Worth, effective, worth_of
 from vindicate.record.ledger import Incident
@@ -23,17 +24,33 @@ _UNSEEN = LiveValue(value=None, known=False, note="no live process was read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Because:
-    """One claim that a change rests on."""
+    """One claim that a change rests on.
+
+    Attributes:
+        out_of_scope: Why it, or what it repeats, no longer speaks of this system; empty while it does.
+        not_told: What such a scope asks and nobody knows here.
+        repeats: The claim whose words it only repeats, and with which it falls; and its status.
+    """
 
     claim: str
     status: str
     text: str
     recorded: str
+    out_of_scope: tuple[str, ...] = ()
+    not_told: tuple[str, ...] = ()
+    repeats: str | None = None
+    repeats_status: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A revert that is in force (or that live processes contradict), and what to do about it."""
+    """A revert that is in force (or that live processes contradict), and what to do about it.
+
+    Attributes:
+        follows: The first revert that was made for the reason which this one only repeats, and in which words it does.
+        copies: The reverts that repeat this one's reason, whether or not they are still in force.
+        together: Which services must hold one value, where they do not, and what must restart together; a line, or nothing.
+    """
 
     change: str
     knob: str
@@ -51,6 +68,9 @@ class Candidate:
     next: Next
     plan: str
     command: str
+    follows: tuple[str, str] | None = None
+    copies: tuple[str, ...] = ()
+    together: str = ""
 
     @property
     def rank(self) -> tuple[bool, float, float]:
@@ -70,6 +90,7 @@ def candidates(
     now: str,
     live: Mapping[str, LiveValue] | None = None,
     defaults: Mapping[str, str | None] | None = None,
+    together: Mapping[str, str] | None = None,
 ) -> tuple[Candidate, ...]:
     """Every revert that is the last word on its knob, the most promising first.
 
@@ -77,10 +98,22 @@ def candidates(
         now: The moment that the age of evidence is counted to.
         live: What live processes hold, by knob; a knob that is missing was not read.
         defaults: The engine's own value by knob, for a knob that is unset.
+        together: By knob, the line of `Candidate.together`.
     """
+    follows = _followed(book)
+    copies: dict[str, list[str]] = {}
+    for copy, (first, _) in follows.items():
+        copies.setdefault(first, []).append(copy)
     found = [
         _candidate(
-            record, book, (live or {}).get(record.change.knob, _UNSEEN), (defaults or {}).get(record.change.knob), now
+            record,
+            book,
+            (live or {}).get(record.change.knob, _UNSEEN),
+            (defaults or {}).get(record.change.knob),
+            now,
+            follows=follows.get(record.change.id),
+            copies=tuple(copies.get(record.change.id, ())),
+            together=(together or {}).get(record.change.knob, ""),
         )
         for record in book.changes.values()
         if record.change.kind == "revert" and record.in_effect and book.later_than(record) is None
@@ -88,7 +121,17 @@ def candidates(
     return tuple(sorted(found, key=lambda candidate: (candidate.rank, candidate.reverted_at, candidate.change)))
 
 
-def _candidate(record: ChangeRecord, book: Book, live: LiveValue, default: str | None, now: str) -> Candidate:
+def _candidate(
+    record: ChangeRecord,
+    book: Book,
+    live: LiveValue,
+    default: str | None,
+    now: str,
+    *,
+    follows: tuple[str, str] | None,
+    copies: tuple[str, ...],
+    together: str,
+) -> Candidate:
     change = record.change
     standing = standing_of(record, book)
     worth = worth_of(book, change.knob, change.from_value, change.to_value, default, now=now)
@@ -112,8 +155,13 @@ def _candidate(record: ChangeRecord, book: Book, live: LiveValue, default: str |
         worth=worth,
         weaknesses=weaknesses,
         next=step,
-        plan=_plan(step, record, standing, incident, worth) if in_force else _drifted(record, live),
+        plan=_plan(step, record, standing, incident, worth) + _by_scope(standing, book)
+        if in_force
+        else _drifted(record, live),
         command=_command(step, record, incident),
+        follows=follows,
+        copies=copies,
+        together=together,
     )
 
 
@@ -124,6 +172,31 @@ def _incident(record: ChangeRecord, book: Book) -> Incident | None:
     return next((incident for incident in found if t_star_of(incident) is not None), found[0] if found else None)
 
 
+def _followed(book: Book) -> dict[str, tuple[str, str]]:
+    """The reverts that were made for the reason of an earlier one, found again in their words, with those words.
+
+    Both are of one knob and to one value; reverts of one moment were one act, and none is the copy of another.
+    """
+    reverts = [it for it in book.changes.values() if it.change.kind == "revert"]
+    late = [it for it in reverts if any(ground.recorded == "retroactive" for ground in it.grounds)]
+    if not late and not book.copies:
+        return {}
+    first: dict[tuple[str, str, str | None], ChangeRecord] = {}
+    for record in sorted(reverts, key=lambda it: it.when):
+        for claim in record.because:
+            first.setdefault((claim, record.change.knob, record.change.to_value), record)
+    found: dict[str, tuple[str, str]] = {}
+    for record in reverts if book.copies else late:
+        for ground in record.grounds:
+            for claim in ground.claims:
+                original = book.copies.get(claim, claim if ground.recorded == "retroactive" else "")
+                earlier = first.get((original, record.change.knob, record.change.to_value))
+                if earlier is not None and earlier.at < record.at:
+                    words = ground.quote or (book.claims[claim].claim.text if claim in book.claims else "")
+                    found.setdefault(record.change.id, (earlier.change.id, words))
+    return found
+
+
 def _because(record: ChangeRecord, book: Book) -> tuple[Because, ...]:
     return tuple(
         Because(
@@ -131,10 +204,18 @@ def _because(record: ChangeRecord, book: Book) -> tuple[Because, ...]:
             status=book.claims[claim].status if claim in book.claims else "withdrawn",
             text=book.claims[claim].claim.text if claim in book.claims else "not in this ledger",
             recorded=ground.recorded,
+            out_of_scope=tuple(text for scope in _scopes(claim, book) for text in scope.outside),
+            not_told=tuple(text for scope in _scopes(claim, book) for text in scope.unknown),
+            repeats=(original := book.copies.get(claim)),
+            repeats_status=book.claims[original].status if original else None,
         )
         for ground in record.grounds
         for claim in ground.claims
     )
+
+
+def _scopes(claim: str, book: Book) -> list[Scoped]:
+    return [book.scopes[name] for name in with_originals(claim, book) if name in book.scopes]
 
 
 def _next(standing: StandingName, worth: tuple[Worth, ...], incident: Incident | None) -> Next:
@@ -180,6 +261,19 @@ def _weaknesses(standing: Standing, book: Book, worth: tuple[Worth, ...]) -> tup
             f"evidence {source} is stale: {reason}" for reason in dict.fromkeys(r for i in items for r in i.stale)
         )
     return tuple(dict.fromkeys(found)) or (() if worth else ("no measurement of what it is worth is on record",))
+
+
+def _by_scope(standing: Standing, book: Book) -> str:
+    """That nobody refuted what no longer applies, where that is why a ground fell."""
+    out = {
+        name: "; ".join(book.scopes[name].outside)
+        for ground in standing.grounds
+        for claim in ground.justification.claims
+        for name in with_originals(claim, book)
+        if name in book.scopes and book.scopes[name].outside and book.claims[name].status not in FALLEN
+    }
+    told = "; ".join(f"{name} is out of scope, which is no refutation: {why}" for name, why in out.items())
+    return f" ({told})" if told and standing.name == "orphaned" else ""
 
 
 def _plan(
@@ -272,4 +366,7 @@ def _entry(item: Candidate) -> dict[str, Any]:
         "next": item.next,
         "plan": item.plan,
         "command": item.command,
+        "follows": None if item.follows is None else {"change": item.follows[0], "quote": item.follows[1]},
+        "copies": item.copies,
+        "together": item.together or None,
     }

@@ -205,13 +205,14 @@ def _paired(events: Sequence[_Event], stack: Stack | None) -> list[Proposal]:
     found: list[Proposal] = []
     undone: set[str] = set()
     for number, event in enumerate(events, start=1):
-        first = event.first
+        first, services = event.first, _services(event, stack)
         earlier = next(
             (
                 item
                 for item in reversed(found)
                 if item.knob == first.knob
                 and item.id not in undone
+                and (not services or not item.services or set(services) & set(item.services))
                 and first.from_known
                 and (item.from_value, item.to_value) == (first.to_value, first.from_value)
             ),
@@ -231,7 +232,7 @@ def _paired(events: Sequence[_Event], stack: Stack | None) -> list[Proposal]:
                 id=f"P{number}",
                 kind=kind,
                 knob=first.knob,
-                services=_services(event, stack),
+                services=services,
                 from_value=first.from_value,
                 to_value=first.to_value,
                 happened_at=first.at,
@@ -254,13 +255,13 @@ def _called_revert(event: _Event, stack: Stack | None) -> bool:
 
 
 def _services(event: _Event, stack: Stack | None) -> tuple[str, ...]:
+    """The services whose scripts show the change; all that hold the knob, where no script of theirs does."""
     if stack is None:
         return ()
-    knob = stack.knobs.get(event.first.knob)
-    if knob is not None:
-        return knob.services
     files = {_script_of(sighting.quote.file) for sighting in event.all}
-    return tuple(name for name, service in stack.services.items() if str(service.launcher.file) in files)
+    started_by = tuple(name for name, service in stack.services.items() if str(service.launcher.file) in files)
+    knob = stack.knobs.get(event.first.knob)
+    return started_by if knob is None else tuple(n for n in knob.services if n in started_by) or knob.services
 
 
 # ---- recording -------------------------------------------------------------------------------------------------------

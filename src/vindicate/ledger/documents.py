@@ -11,7 +11,16 @@ from vindicate.ledger.state import Book, ClaimRecord
 from vindicate.ledger.worth import worth_of
 from vindicate.units import shown
 
-__all__ = ["Contradiction", "Current", "contradictions", "corrected", "known_knobs", "ledger_value", "refreshed"]
+__all__ = [
+    "Contradiction",
+    "Current",
+    "contradictions",
+    "corrected",
+    "known_knobs",
+    "ledger_value",
+    "ledger_values",
+    "refreshed",
+]
 
 _V = r"[`*\"']*(?P<value>\d[\w]*(?:\.\w+)*|on|off|true|false|unset)\b"
 _SET_BACK = re.compile(
@@ -72,6 +81,18 @@ def ledger_value(book: Book, knob: str) -> Current | None:
     """The value that the last change in effect gave *knob*; ``None`` when no change is on record."""
     done = book.in_effect.get(knob)
     return Current(value=done[-1].change.to_value, how=f"by the ledger, since {done[-1].change.id}") if done else None
+
+
+def ledger_values(book: Book, knob: str) -> tuple[Current, ...]:
+    """The value that the ledger gives *knob*, newest first; one, unless services were last changed to different ones."""
+    found: dict[str | None, Current] = {}
+    for record in reversed(book.in_effect.get(knob, ())):
+        if book.later_than(record) is None:
+            where = f" on {', '.join(record.change.services)}" if record.change.services else ""
+            how = f"by the ledger, since {record.change.id}{where}"
+            found.setdefault(record.change.to_value, Current(value=record.change.to_value, how=how))
+    whole = ledger_value(book, knob)
+    return tuple(found.values()) if len(found) > 1 else (whole,) if whole else ()
 
 
 def contradictions(

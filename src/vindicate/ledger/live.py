@@ -6,7 +6,7 @@ from vindicate.stack.model import Stack
 from vindicate.stack.process import KnobReading, LiveValue, live_readings
 from vindicate.units import shown
 
-__all__ = ["held_in", "live_value", "readings_by_service"]
+__all__ = ["coherence", "held_in", "live_value", "readings_by_service"]
 
 
 def readings_by_service(stack: Stack, knob: str) -> dict[str, tuple[KnobReading, ...]]:
@@ -41,6 +41,29 @@ def live_value(stack: Stack, knob: str) -> LiveValue:
         held = ", ".join(f"{shown(r.value)} in {r.pid}" for r in all_of_them)
         return LiveValue(value=None, known=False, note=f"processes differ: {held}")
     return LiveValue(value=values.pop(), known=True)
+
+
+def coherence(stack: Stack, knob: str) -> str:
+    """Which services must hold one value of *knob*, which one each holds now where they differ, and what restarts together.
+
+    Empty for a knob of one service that restarts alone, and for one that the stack file does not declare.
+    """
+    if knob not in stack.knobs:
+        return ""
+    services = stack.knobs[knob].services
+    together = stack.restart_set(services)
+    if len(together) < 2:
+        return ""
+    held = {
+        service: " and ".join(dict.fromkeys(shown(reading.value) for reading in readings if not reading.problem))
+        for service, readings in readings_by_service(stack, knob).items()
+    }
+    told = {service: value for service, value in held.items() if value}
+    line = f"{', '.join(services)} must hold one value" if len(services) > 1 else ""
+    if len(set(told.values())) > 1:
+        line += ", and do not: " + ", ".join(f"{service} holds {value}" for service, value in told.items())
+    restart = f"restart together: {', '.join(together)}"
+    return f"{line}; {restart}" if line else restart
 
 
 def held_in(capture: Capture) -> dict[str, str | None]:

@@ -1,18 +1,18 @@
 """A book → for every change, whether the grounds it was made on still hold; computed afresh each time, never stored."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from vindicate.ledger.state import Book, ChangeRecord
 from vindicate.record.ledger import ClaimStatus, Justification
 
-__all__ = ["Ground", "Standing", "StandingName", "standing_of", "standings"]
+__all__ = ["FALLEN", "Ground", "Standing", "StandingName", "standing_of", "standings", "with_originals"]
 
 StandingName = Literal["orphaned", "weakened", "still_justified_by_other", "never_justified", "justified"]
 Strength = Literal["firm", "weak", "fallen"]
 
-_FALLEN: tuple[ClaimStatus, ...] = ("refuted", "withdrawn", "superseded")
+FALLEN: tuple[ClaimStatus, ...] = ("refuted", "withdrawn", "superseded")
 _FIRM: dict[str, tuple[ClaimStatus, ...]] = {
     "not_refuted": ("open", "supported"),
     "live": ("open", "supported"),
@@ -58,7 +58,7 @@ def standings(book: Book, *, what_if: Mapping[str, ClaimStatus] | None = None) -
 def standing_of(record: ChangeRecord, book: Book) -> Standing:
     """The standing of one change.
 
-    All claims of a ground must carry it together; several grounds are alternatives. No ground: never justified. All
+    All claims of a ground must carry it together, each in its scope; several grounds are alternatives. No ground: never justified. All
     firm: justified. Some firm: still justified by the others. None firm, but one that rests on displaced claims only:
     weakened. Otherwise orphaned. A restore without grounds of its own stands by the fall of what it undoes; restores that
     only undo each other hold none of them up.
@@ -88,7 +88,22 @@ def standing_of(record: ChangeRecord, book: Book) -> Standing:
 
 
 def _strength(ground: Justification, book: Book) -> Strength:
-    statuses = [book.claims[claim].status if claim in book.claims else None for claim in ground.claims]
-    if not statuses or any(status is None or status in _FALLEN for status in statuses):
+    claims = [name for claim in ground.claims for name in with_originals(claim, book)] if book.copies else ground.claims
+    if not claims or any(_has_fallen(claim, book) for claim in claims):
         return "fallen"
-    return "firm" if all(status in _FIRM[ground.need] for status in statuses) else "weak"
+    return "firm" if all(book.claims[claim].status in _FIRM[ground.need] for claim in claims) else "weak"
+
+
+def with_originals(claim: str, book: Book) -> Iterator[str]:
+    """*claim*, and what it repeats: the copy of a reason holds no longer than the reason does."""
+    yield claim
+    while claim in book.copies:
+        claim = book.copies[claim]
+        yield claim
+
+
+def _has_fallen(claim: str, book: Book) -> bool:
+    """Whether it carries nothing any more: fallen, not on record, or no longer about a system like this one."""
+    if claim not in book.claims or book.claims[claim].status in FALLEN:
+        return True
+    return claim in book.scopes and bool(book.scopes[claim].outside)

@@ -3,10 +3,14 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Self, TypeVar
 
 from vindicate.errors import MisuseError
 from vindicate.ledger.bulk import uncollected
+from vindicate.ledger.copies import Grounds, about_knobs, borrowed, copied_claims
+from vindicate.ledger.fingerprint import newest
+from vindicate.ledger.scope import Known, Scoped, scoped
 from vindicate.record.ledger import (
     Change,
     ChangeState,
@@ -83,6 +87,9 @@ class Book:
         in_effect: The changes that took hold, by knob, oldest first.
         effects: What was measured of each knob, with the evidence it is part of.
         rests_on: The changes that name a claim among their grounds, by claim.
+        present: What each field of the system's identity is, as far as it is known.
+        scopes: Where each claim that has a scope stands in it.
+        copies: The claims that only repeat another, and which one.
     """
 
     incidents: Mapping[str, IncidentRecord] = field(default_factory=dict)
@@ -94,6 +101,9 @@ class Book:
     in_effect: Mapping[str, tuple[ChangeRecord, ...]] = field(default_factory=dict)
     effects: Mapping[str, tuple[tuple[Evidence, Effect], ...]] = field(default_factory=dict)
     rests_on: Mapping[str, tuple[ChangeRecord, ...]] = field(default_factory=dict)
+    present: Mapping[str, Known] = field(default_factory=dict)
+    scopes: Mapping[str, Scoped] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_facts(cls, facts: Iterable[Fact], as_of: str | None = None) -> Self:
@@ -112,19 +122,30 @@ class Book:
     @classmethod
     def _added_up(cls, known: list[Fact]) -> Self:
         evidence = {fact.body.id: fact.body for fact in known if isinstance(fact.body, Evidence)}
-        changes = _changes(known)
+        evidence_at = {fact.body.id: fact.happened_at for fact in known if isinstance(fact.body, Evidence)}
+        claims = _claims(known)
+        changes, copies = _with_copies(claims, _changes(known), evidence)
+        present = newest(evidence.values(), evidence_at)
         in_effect = sorted((record for record in changes.values() if record.in_effect), key=lambda record: record.when)
         return cls(
             incidents=_incidents(known),
-            claims=_claims(known),
+            claims=claims,
             evidence=evidence,
-            evidence_at={fact.body.id: fact.happened_at for fact in known if isinstance(fact.body, Evidence)},
+            evidence_at=evidence_at,
             changes=changes,
             doc_marks=tuple(fact.body for fact in known if isinstance(fact.body, DocMark)),
             in_effect=_grouped((record.change.knob, record) for record in in_effect),
             effects=_grouped((effect.knob, (item, effect)) for item in evidence.values() for effect in item.effects),
             rests_on=_grouped((claim, record) for record in changes.values() for claim in record.because),
+            present=present,
+            scopes=_scopes(claims, present),
+            copies=copies,
         )
+
+    def with_present(self, live: Mapping[str, Known]) -> "Book":
+        """The same book where *live* is so now, whatever was written down before; nothing is written."""
+        present = {**self.present, **live}
+        return replace(self, present=present, scopes=_scopes(self.claims, present))
 
     def with_status(self, statuses: Mapping[str, ClaimStatus]) -> "Book":
         """The same book, were these claims of these statuses; nothing is written.
@@ -135,7 +156,10 @@ class Book:
         for claim in statuses:
             self.claim(claim)
         changed = {name: replace(self.claims[name], status=status) for name, status in statuses.items()}
-        return replace(self, claims={**self.claims, **changed})
+        copies = {
+            name: of for name, of in self.copies.items() if name not in statuses
+        }  # it has a verdict of its own then
+        return replace(self, claims={**self.claims, **changed}, copies=copies)
 
     def claim(self, name: str) -> ClaimRecord:
         """The claim of that id.
@@ -261,6 +285,37 @@ def _claims(facts: list[Fact]) -> dict[str, ClaimRecord]:
             raised_at=raised_at,
         )
     return found
+
+
+def _scopes(claims: Mapping[str, ClaimRecord], present: Mapping[str, Known]) -> dict[str, Scoped]:
+    return {name: scoped(record.claim.scope, present) for name, record in claims.items() if record.claim.scope}
+
+
+def _with_copies(
+    claims: Mapping[str, ClaimRecord], changes: Mapping[str, ChangeRecord], evidence: Mapping[str, Evidence]
+) -> tuple[Mapping[str, ChangeRecord], dict[str, str]]:
+    """The changes with the grounds that they borrow, and the claims that only repeat another."""
+    bodies = [record.claim for record in claims.values()]
+
+    @cache
+    def grounds() -> Grounds:
+        return _grouped(
+            (claim, (record.change, ground))
+            for record in changes.values()
+            for ground in record.grounds
+            for claim in ground.claims
+        )
+
+    own = {name for name, record in claims.items() if record.events}
+    own |= {item.claim for item in evidence.values() if item.claim}
+    bare = [it for it in changes.values() if it.change.kind == "revert" and it.change.reason and not it.grounds]
+    about = about_knobs(bodies) if bare else {}
+    lent = {
+        record.change.id: replace(record, grounds=found)
+        for record in bare
+        if (found := borrowed(record.change, about.get(record.change.knob, ()), grounds))
+    }
+    return {**changes, **lent} if lent else changes, copied_claims(bodies, grounds, own)
 
 
 def _told_at(event: tuple[str, int, ClaimEvent]) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from vindicate.ledger.places import documents_beside
 from vindicate.ledger.state import Book, IncidentRecord
 from vindicate.stack.model import Stack
 from vindicate.stack.process import service_pids, started_at
+from vindicate.units import shown
 
 __all__ = ["Lead", "leads_before"]
 
@@ -47,8 +48,8 @@ def _ledger(book: Book) -> list[Lead]:
         Lead(
             at=record.at,
             kind="change",
-            what=f"{record.change.id} {record.change.kind}: {record.change.knob} {record.change.from_value} → "
-            f"{record.change.to_value} ({record.state})",
+            what=f"{record.change.id} {record.change.kind}: {record.change.knob} "
+            f"{shown(record.change.from_value)} → {shown(record.change.to_value)} ({record.state})",
             where=", ".join(record.change.services),
         )
         for record in book.changes.values()

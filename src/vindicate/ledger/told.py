@@ -31,6 +31,7 @@ _REASONS = (  # a plain because first; a colon is the weakest sign of a reason
     re.compile(r"\b(?:after|suspect\w*:?(?:\s+of)?)\s+(.+)$", re.IGNORECASE | re.DOTALL),
     re.compile(r"(?<=\w):\s+(?!.*\bback\b)(?!.*\brevert)(.+)$", re.IGNORECASE | re.DOTALL),
     re.compile(r"\(([^()]*\b(?:hang|hung|freez|froze|stall|dead|crash|oom|corrupt)[^()]*)\)", re.IGNORECASE),
+    re.compile(r"\b((?:same(?:\s+reason)?\s+as|copied\s+from|taken\s+from)\s+.+)$", re.IGNORECASE | re.DOTALL),
 )
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from vindicate.clock import parse_time
 from vindicate.errors import MisuseError
+from vindicate.ledger.fingerprint import changed_since
 from vindicate.ledger.state import Book
 from vindicate.record.ledger import Effect, Evidence
 
@@ -76,7 +77,7 @@ def worth_of(
         now: The moment that age is counted to, as `clock.iso` writes it.
     """
     found = [
-        _worth(turned, item, book.evidence_at.get(item.id, ""), now)
+        _worth(turned, item, book, now)
         for item, effect in book.effects.get(knob, ())
         if (turned := _turned(effect, wanted, held, default)) is not None
     ]
@@ -101,10 +102,10 @@ def effective(value: str | None, default: str | None) -> str | None:
     return default if value is None else value
 
 
-def _worth(turned: tuple[float, float | None, float | None, Effect], item: Evidence, recorded: str, now: str) -> Worth:
+def _worth(turned: tuple[float, float | None, float | None, Effect], item: Evidence, book: Book, now: str) -> Worth:
     gain, low, high, effect = turned
-    measured_at = item.measured_at or recorded
-    stale = _staleness(measured_at, now)
+    measured_at = item.measured_at or book.evidence_at.get(item.id, "")
+    stale = (*_staleness(measured_at, now), *changed_since(item, book.present))
     return Worth(
         level=effect.level,
         metric=effect.metric,

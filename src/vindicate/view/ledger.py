@@ -6,6 +6,8 @@ from typing import Protocol
 from vindicate.ledger.claim_rules import Ruling, t_star_text
 from vindicate.ledger.clawback import Candidate
 from vindicate.ledger.discover import Proposal
+from vindicate.ledger.fingerprint import identity
+from vindicate.ledger.scope import Scoped
 from vindicate.ledger.state import ChangeRecord, ClaimRecord, IncidentRecord
 from vindicate.ledger.timeline import Lead
 from vindicate.ledger.worth import Worth, lower_is_better
@@ -21,6 +23,7 @@ __all__ = [
     "knob_table",
     "lead_lines",
     "proposal_lines",
+    "scope_lines",
     "worth_lines",
 ]
 
@@ -56,6 +59,8 @@ class _KnobState(Protocol):
     def drift(self) -> tuple[str, ...]: ...
     @property
     def unseen(self) -> tuple[str, ...]: ...
+    @property
+    def together(self) -> str: ...
 
 
 # ---- claw-back -------------------------------------------------------------------------------------------------------
@@ -89,18 +94,34 @@ def _candidate(row: Candidate) -> list[str]:
         f"{row.change}  {row.knob}: {shown(row.from_value)} → {shown(row.to_value)}{services}, reverted {row.reverted_at[:10]}{found}",
         f"    {row.standing}: {_STANDING[row.standing]}",
     ]
-    lines += [
-        f"    because {item.claim} ({item.status}{', linked in hindsight' if item.recorded == 'retroactive' else ''}): {item.text}"
-        for item in row.because
-    ]
+    for item in row.because:
+        hindsight = ", linked in hindsight" if item.recorded == "retroactive" else ""
+        repeats = f", repeats {item.repeats}, which is {item.repeats_status}" if item.repeats else ""
+        lines.append(f"    because {item.claim} ({item.status}{hindsight}{repeats}): {item.text}")
+        lines += scope_lines(item.out_of_scope, item.not_told, "      ")
+    if row.follows:
+        lines.append(f"    follows from {row.follows[0]}, linked in hindsight: {row.follows[1]}")
+    if row.copies:
+        lines.append(f"    copied by {', '.join(row.copies)}: same knob, value and reason")
     live = f"live value {shown(row.live.value)}" if row.live.known else f"live value unknown: {row.live.note}"
     lines.append(f"    {'in force' if row.in_force else 'not in force'}, {live}")
+    lines += [f"    {row.together}"] if row.together else []
     if row.worth:
         lines.append(f"    what {shown(row.from_value)} is worth over {shown(row.to_value)}:")
         lines += [f"      {line}" for line in worth_lines(row.worth)]
     if row.next != "leave":
         lines += [f"    weak: {weakness}" for weakness in row.weaknesses]
     return [*lines, f"    {row.next}: {row.plan}", f"    $ {row.command}"]
+
+
+def scope_lines(outside: Sequence[str], unknown: Sequence[str], indent: str) -> list[str]:
+    """Why a claim is out of its scope, and what its scope asks that nobody knows here, with the command that says it."""
+    lines = [f"{indent}out of scope: {'; '.join(outside)}"] if outside else []
+    for text in unknown:
+        field, known, _ = text.partition(" is not known here")
+        how = f'; say it with: vindicate evidence add "WHAT IS SO" --fingerprint {field}=VALUE' if known else ""
+        lines.append(f"{indent}in scope as far as is known: {text}{how}")
+    return lines
 
 
 def worth_lines(worth: Iterable[Worth]) -> list[str]:
@@ -182,12 +203,19 @@ def claim_lines(
     rests: Sequence[tuple[Change, str, str]],
     ruling: Ruling,
     t_star: str,
+    *,
+    scope: Scoped,
+    repeats: str | None,
+    repeated: Sequence[str],
 ) -> list[str]:
     """A claim with its history, its evidence, what rests on it, and what would settle it."""
     claim = record.claim
     lines = [f"{claim.id} is {record.status}: {claim.text}"]
     lines += [f"  about {claim.about}"] if claim.about else []
     lines += [f"  scope {claim.scope}"] if claim.scope else []
+    lines += scope_lines(scope.outside, scope.unknown, "    ")
+    lines += [f"  repeats {repeats}, and falls with it"] if repeats else []
+    lines += [f"  repeated by {', '.join(repeated)}: no ground of its own"] if repeated else []
     lines += [f"  incident {claim.incident}"] if claim.incident else []
     lines += [
         f"  {at[:16]} {event.status}: {event.reason}" + (f" [{', '.join(event.evidence)}]" if event.evidence else "")
@@ -219,6 +247,7 @@ def evidence_lines(item: Evidence) -> list[str]:
         for name, value in item.fingerprint.items()
         if name.startswith(KNOB_HELD)
     ]
+    lines += [f"  taken with {field} {value}" for field, value in identity(item).items()]
     lines += [
         f"  {effect.level:>4} {effect.metric}: {effect.gain_pct:+.1f} %, {effect.knob} {shown(effect.b)} over {shown(effect.a)}, grade {effect.grade}"
         + (", less is better" if lower_is_better(effect.metric) else "")
@@ -285,6 +314,7 @@ def knob_lines(
         for pid, value in of.items()
     ]
     lines += [f"  not seen       {line}" for line in state.unseen]
+    lines += [f"  {state.together}"] if state.together else []
     lines += ["  DRIFT", *(f"    {line}" for line in state.drift)] if state.drift else []
     lines += _why(history, claims)
     for (value, over), items in worth.items():

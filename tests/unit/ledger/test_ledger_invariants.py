@@ -28,6 +28,7 @@ from vindicate.record.ledger import (
 
 NOW = "2026-06-01T00:00:00.000000Z"
 CHANGES, CLAIMS, KNOBS = ("C1", "C2", "C3", "C4"), ("H1", "H2", "H3"), ("K_A", "K_B")
+REASON = "it hangs after a few rounds"
 VALUES = (None, "", "256", "512")
 STATUSES = ("open", "supported", "displaced", "refuted", "inconclusive", "withdrawn", "superseded")
 
@@ -36,9 +37,12 @@ value = st.sampled_from([*VALUES, "256", "512", "256", "512"])
 services = st.sampled_from([("decode",), ("prefill",), (), ("decode", "prefill"), ("decode",), ("prefill",)])
 changes = st.builds(
     Change, id=change_id, kind=st.sampled_from(["revert", "restore", "revert", "apply"]), knob=knob, services=services,
-    from_value=value, to_value=value, undoes=st.none() | change_id,
+    from_value=value, to_value=value, undoes=st.none() | change_id, reason=st.sampled_from(["", "", "", REASON, "same as H1"]),
 )  # fmt: skip
-claims = st.builds(Claim, id=claim_id, text=st.just("it hangs"), incident=st.none() | st.just("INC-1"))
+claims = st.builds(
+    Claim, id=claim_id, text=st.sampled_from(["it hangs", "it hangs", REASON, "same as H1"]), incident=st.none() | st.just("INC-1"),
+    about=st.none() | knob.map("knob:{}".format), scope=st.none() | st.sampled_from(["nccl < 2.22.3", "nccl >= 2.22.3", "old"]),
+)  # fmt: skip
 events = st.builds(
     ClaimEvent, claim=claim_id, status=st.sampled_from([*STATUSES, "refuted", "refuted"]), reason=st.just("seen")
 )
@@ -64,6 +68,7 @@ def effects(draw):
 evidence = st.builds(
     Evidence, id=st.sampled_from(["E1", "E2", "E3"]), kind=st.just("experiment"), text=st.just("measured"),
     effects=st.lists(effects(), min_size=1, max_size=3).map(tuple), measured_at=st.sampled_from([NOW, NOW, "2024-01-01T00:00:00.000000Z"]),
+    fingerprint=st.sampled_from([{}, {"nccl": "2.21.5"}, {"nccl": "2.27.3", "sglang": "0.5.9"}]),
 )  # fmt: skip
 others = st.one_of(
     st.builds(Incident, id=st.just("INC-1"), text=st.just("hang"), count=st.just(3), exposure=st.just(40_000.0)),
@@ -131,6 +136,34 @@ def test_what_would_be_is_what_is_once_it_is_recorded_and_taking_it_back_gives_t
 
 
 @many
+@given(bodies)
+def test_an_upgrade_only_takes_grounds_away_and_going_back_gives_exactly_the_old_standing(found):
+    order = ["orphaned", "never_justified", "weakened", "still_justified_by_other", "justified"]
+    image = Evidence(id="E8", kind="observation", text="the image", fingerprint={"nccl": "2.21.5"})
+    found = [*(item for item in found if not isinstance(item, Claim) or item.scope != "nccl >= 2.22.3"), image]
+    old, new = (Evidence(id=name, kind="observation", text="x", fingerprint={"nccl": to}) for name, to in (("E6", "2.21.5"), ("E7", "2.27.3")))  # fmt: skip
+    before, after, back = (standings(book_of([*found, *more])) for more in ((), (new,), (new, old)))
+    assert before == back
+    for name, standing in before.items():
+        if book_of(found).changes[name].change.kind != "restore":
+            assert order.index(after[name].name) <= order.index(standing.name)
+    kept = facts(*found, new)
+    assert standings(Book.from_facts(kept, as_of=kept[-2].recorded_at)) == before
+
+
+@many
+@given(bodies)
+def test_a_copy_never_stands_firmer_than_what_it_repeats(found):
+    book = book_of(found)
+    for copy, original in book.copies.items():
+        assert list(book.claims).index(original) < list(book.claims).index(copy)
+        fallen = standings(book, what_if={original: "refuted"})
+        for record in book.resting_on(copy):
+            grounds = [g for g in fallen[record.change.id].grounds if copy in g.justification.claims]
+            assert all(ground.strength == "fallen" for ground in grounds)
+
+
+@many
 @given(bodies, bodies)
 def test_what_the_ledger_knew_at_a_moment_stays_so_whatever_is_recorded_later(found, later):
     kept = facts(*found, *later)
@@ -144,11 +177,15 @@ def test_a_link_made_in_hindsight_replaces_none_made_at_the_time(found, late):
     before, after = standings(book_of(found)), standings(book_of([*found, late]))
     for name, standing in before.items():
         added = [late] if name == late.change else []
+        lent = [] if not added or any(g.justification in found for g in standing.grounds) else standing.grounds
+        kept = tuple(
+            ground for ground in standing.grounds if ground not in lent
+        )  # a borrowed ground makes way for one on record
         assert [ground.justification for ground in after[name].grounds] == [
-            *(ground.justification for ground in standing.grounds),
+            *(ground.justification for ground in kept),
             *added,
         ]
-        assert after[name].grounds[: len(standing.grounds)] == standing.grounds
+        assert after[name].grounds[: len(kept)] == kept
         if any(ground.justification.recorded == "at_the_time" for ground in standing.grounds):
             assert after[name].recorded == "at_the_time"
 
