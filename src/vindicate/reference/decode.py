@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from vindicate.reference.engine import ABORTED, Engine
@@ -93,7 +94,7 @@ class Decode(Engine):
             sequence.move(Stage.TRANSFER)
             async with asyncio.timeout(self.settings.waiting_timeout_s):
                 kv = await source.pull()
-        sequence.tokens = self.model.begin(kv)
+        sequence.answer = self.model.begin(kv)
         sequence.move(Stage.WAITING)
         self.waiting.append(sequence)
         self.work.set()
@@ -109,6 +110,9 @@ class Decode(Engine):
         """Give its memory back, then end it."""
         self.memory.give(sequence.n_reserved)
         sequence.n_reserved = 0
+        if sequence.answer is not None:
+            self.device.later(partial(self.model.end, sequence.answer))
+            sequence.answer = None
         super().end(sequence, end)
 
     async def close(self) -> None:
@@ -131,9 +135,11 @@ class Decode(Engine):
             await asyncio.Event().wait()
         batch = [each for each in self.running if each.n_output < limit or not hits("stall_each", each.number)]
         factor = limit if hits("slow", self.n_taken) else 1.0
-        await self._pace(self.device.step_s(len(batch) or 1) * factor)
+        await self._pace(self.device.step_s(len(batch) or 1, factor))
+        batch = [sequence for sequence in batch if sequence.stop is None]
+        tokens = await self._next_tokens(batch)
         now = time.monotonic()
-        n_tokens = sum(self._advance(sequence, now) for sequence in batch)
+        n_tokens = sum(self._take(sequence, token, now) for sequence, token in zip(batch, tokens, strict=True))
         self.metrics.stepped("decode", n_tokens)
         self._measure(n_tokens, now)
         return True
@@ -156,18 +162,29 @@ class Decode(Engine):
         self._due = self._due + step_s if self._due > now - step_s else now + step_s
         await asyncio.sleep(self._due - now)
 
-    def _advance(self, sequence: Sequence, now: float) -> int:
-        """Give *sequence* its next token; how many that were."""
-        if sequence.tokens is None or sequence.stop is not None:
+    async def _next_tokens(self, batch: list[Sequence]) -> list[str | None]:
+        """One token for each; `None` for those whose answer is complete and who are to stop there."""
+        answers = [sequence.answer for sequence in batch]
+        tokens = await self.device.compute(partial(self.model.advance, answers))
+        on = [at for at, sequence in enumerate(batch) if tokens[at] is None and sequence.order.ignore_eos]
+        if on:
+            more = await self.device.compute(partial(self.model.advance, [answers[at] for at in on]))
+            for at, token in zip(on, more, strict=True):
+                tokens[at] = token
+        return tokens
+
+    def _take(self, sequence: Sequence, token: str | None, now: float) -> int:
+        """Hand *token* to *sequence*; how many tokens that were."""
+        if sequence.stop is not None:
             return 0
-        token = next(sequence.tokens)
-        if token is None and not sequence.order.ignore_eos:
+        if token is None:
             self.end(sequence, End("stop"))
             return 0
-        token = token or next(sequence.tokens) or ""
         self.metrics.token(sequence, now)
-        sequence.emit(token, now)
-        if sequence.n_output >= sequence.order.max_tokens:
+        matched = sequence.emit(token, now)
+        if matched is not None:
+            self.end(sequence, End("stop", matched=matched))
+        elif sequence.n_output >= sequence.order.max_tokens:
             self.end(sequence, End("length"))
         return 1
 

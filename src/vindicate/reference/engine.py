@@ -1,13 +1,15 @@
 """What prefill and decode have in common: sequences come in, live, and end exactly once, whatever ends them."""
 
 import asyncio
+import json
 import logging
 import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
+from datetime import datetime
+from typing import Any, ClassVar
 
 from vindicate.reference.device import Device
 from vindicate.reference.kv import KvError
@@ -39,7 +41,7 @@ class Engine(ABC):
 
     role: ClassVar[str]
 
-    def __init__(self, settings: Settings, model: Model, device: Device, metrics: EngineMetrics) -> None:
+    def __init__(self, settings: Settings, model: Model[Any], device: Device, metrics: EngineMetrics) -> None:
         self.settings = settings
         self.model = model
         self.device = device
@@ -87,6 +89,7 @@ class Engine(ABC):
         self.n_taken += 1
         sequence = Sequence(order, self.role, self.n_taken, n_prompt)
         self.live[order.rid] = sequence
+        self._log_request("received", order.rid)
         sequence.task = asyncio.create_task(self._guard(sequence))
         return sequence
 
@@ -107,7 +110,14 @@ class Engine(ABC):
         if sequence.stage is not Stage.DONE:
             sequence.end(end)
             del self.live[sequence.order.rid]
+            self._log_request("finished", sequence.order.rid)
             self.metrics.ended(sequence, end)
+
+    def _log_request(self, event: str, rid: str) -> None:
+        """A line as of SGLang's `--log-requests-format json`, without what was asked."""
+        if self.settings.log_requests:
+            now = datetime.now().astimezone().isoformat()
+            _LOG.info(json.dumps({"timestamp": now, "event": f"request.{event}", "rid": rid}))
 
     async def _guard(self, sequence: Sequence) -> None:
         try:

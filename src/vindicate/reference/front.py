@@ -92,9 +92,9 @@ class Front:
             exchange.close(status)
         return response
 
-    @staticmethod
-    def _label(request: web.Request, response: web.StreamResponse) -> None:
-        response.headers["x-vindicate-simulated"] = "1"
+    def _label(self, request: web.Request, response: web.StreamResponse) -> None:
+        if self.engine.device.describe()["simulated"]:
+            response.headers["x-vindicate-simulated"] = "1"
         if "x-request-id" in request.headers:
             response.headers["x-request-id"] = request.headers["x-request-id"]
 
@@ -141,7 +141,8 @@ class Front:
         if event.reason == "error":
             await response.write(writer.error(event.message, event.status))
         else:
-            await response.write(writer.finish(event.reason) + writer.usage(sequence.n_prompt, sequence.n_output))
+            ending = writer.finish(event.reason, event.matched) + writer.usage(sequence.n_prompt, sequence.n_output)
+            await response.write(ahead + ending)
         if self.engine.fault.hits("no_end", sequence.number):
             _EXCHANGE.get().close(200)
             await asyncio.Event().wait()
@@ -157,7 +158,9 @@ class Front:
         if event.message:
             return web.json_response(error_body(event.message, event.status), status=event.status)
         writer = Writer(sequence.order)
-        return web.json_response(writer.whole("".join(tokens), event.reason, sequence.n_prompt, sequence.n_output))
+        return web.json_response(
+            writer.whole("".join(tokens), event.reason, event.matched, sequence.n_prompt, sequence.n_output)
+        )
 
     async def _abort(self, request: web.Request) -> web.Response:
         """As in SGLang: a rid is a prefix, an unknown or empty one is ignored, and the answer is always an empty 200."""
@@ -200,7 +203,7 @@ class Front:
                 "weight_version": "default",
                 "disaggregation_mode": self.settings.role,
                 "model_type": "copy",
-                "architectures": ["CopyModel"],
+                "architectures": [type(self.engine.model).__name__],
                 **self.engine.device.describe(),
             }
         )
@@ -223,6 +226,7 @@ class Front:
             "startup_time": self.started,
             "last_gen_throughput": load.gen_throughput,
             "effective_max_running_requests_per_dp": self.settings.max_running,
+            "kv_pages_taken": self.engine.model.n_pages(),
         }
         if os.environ.get("SGLANG_EXPOSE_OWN_ENV_VARS") == "1":
             state["env_vars"] = {name: value for name, value in os.environ.items() if name == KNOB}

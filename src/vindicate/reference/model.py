@@ -1,12 +1,14 @@
 """A prompt → its keys and values → the tokens that follow: a constructed rule that copies from the context.
 
-`Model` is the seam: a real attention model replaces `CopyModel` and nothing around it changes. Whoever implements it must answer
-from the KV bytes alone, because they are all that decode gets; so a lost or altered KV shows as a wrong answer.
+`Model` is the seam. Two models answer by the same rule, from the KV bytes alone, because they are all that decode gets; so a lost or
+altered KV shows as a wrong answer. `AttentionModel` (in `induction`) finds the answer by real attention, on ``--device cpu``. `CopyModel`
+is its shortcut, for devices that are simulated: it reads the rule off the text, in microseconds, and a test holds its tokens against
+those of attention in float64.
 
-The rule of `CopyModel`:
+The rule:
 
 1. A token is a piece of text: at most one space and up to 15 other characters; joined, the tokens are the text again.
-2. The KV of a token is one block of 64 bytes that holds its text.
+2. The KV of `CopyModel` is one block of 64 bytes a token, which holds its text; that of `AttentionModel` is described there.
 3. The question is the text after the last user mark (all of it, when there is none).
 4. The context *defines* a key wherever it says ``value of KEY is VALUE`` or ``KEY=VALUE``; the last definition counts. Full stops,
    commas and the like at a value's end do not belong to it.
@@ -16,35 +18,63 @@ The rule of `CopyModel`:
 """
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
-__all__ = ["BLOCK_BYTES", "FILLER", "FILLER_LEN", "USER_MARK", "CopyModel", "Model", "tokenize"]
+__all__ = [
+    "BLOCK_BYTES",
+    "FILLER",
+    "FILLER_LEN",
+    "TOKEN_LEN",
+    "USER_MARK",
+    "CopyModel",
+    "Definition",
+    "Model",
+    "after_answer",
+    "asked_for",
+    "definitions",
+    "tokenize",
+]
 
 BLOCK_BYTES: Final = 64
 USER_MARK: Final = "<|user|>\n"
 FILLER: Final = (" as", " was", " said", " above;")
 FILLER_LEN: Final = 16
+TOKEN_LEN: Final = 15
 
-_TOKEN = re.compile(r"\s?\S{1,15}|\s")
+_TOKEN = re.compile(rf"\s?\S{{1,{TOKEN_LEN}}}|\s")
 _DEFINITION = re.compile(r"value of\s+(?P<key>[\w.:/-]+)\s+is\s+(?P<value>\S+)|(?P<name>[\w.:/-]+)=(?P<given>\S+)")
 _WORD = re.compile(r"[\w.:/-]+")
 _TAIL = ".,;:!?\"'"
 
 
-class Model(Protocol):
-    """Which token comes next."""
+AnswerT = TypeVar("AnswerT")
+
+
+class Model(Protocol[AnswerT]):
+    """Which tokens come next. *AnswerT* is what a model keeps of an answer that is under way."""
 
     def prefill(self, prompt: str) -> bytes:
         """The KV of *prompt*: all that decode will know of it."""
 
-    def begin(self, kv: bytes) -> Iterator[str | None]:
-        """The tokens that follow a prompt, without end; `None` once, where the answer is complete.
+    def begin(self, kv: bytes) -> AnswerT:
+        """Take *kv* in; nothing is held before the first `advance`.
 
         Raises:
             ValueError: *kv* is no KV of this model.
         """
+
+    def advance(self, answers: Sequence[AnswerT]) -> list[str | None]:
+        """The next token of each, without end; `None` once in each, where the answer is complete."""
+
+    def end(self, answer: AnswerT) -> None:
+        """Give back what *answer* holds; a second time does nothing."""
+
+    def n_pages(self) -> int:
+        """Pages of KV that answers hold now."""
 
 
 class CopyModel:
@@ -67,23 +97,61 @@ class CopyModel:
         context = b"".join(block[1 : 1 + block[0]] for block in blocks).decode(errors="replace")
         return _continue(context)
 
+    def advance(self, answers: Sequence[Iterator[str | None]]) -> list[str | None]:
+        """See `Model.advance`."""
+        return [next(answer) for answer in answers]
+
+    def end(self, answer: Iterator[str | None]) -> None:
+        """Nothing is held."""
+
+    def n_pages(self) -> int:
+        """None: it keeps text."""
+        return 0
+
 
 def _continue(context: str) -> Iterator[str | None]:
-    yield from tokenize(_answer(context))
+    asked = asked_for(context, definitions(context))
+    yield from tokenize("" if asked is None else context[asked.start : asked.stop])
+    yield from after_answer()
+
+
+def after_answer() -> Iterator[str | None]:
+    """What follows where the context holds no more of an answer: FILLER_LEN filler words, `None`, and filler words for ever."""
     words = cycle(FILLER)
     yield from islice(words, FILLER_LEN)
     yield None
     yield from words
 
 
-def _answer(context: str) -> str:
-    defined = {
-        (match["key"] or match["name"]).rstrip(_TAIL): (match["value"] or match["given"]).rstrip(_TAIL)
-        for match in _DEFINITION.finditer(context)
-    }
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """Where a context gives *key* a value: its characters *start* to *stop*. *turn* is 1 the first time, then 2."""
+
+    key: str
+    turn: int
+    start: int
+    stop: int
+
+
+def definitions(context: str) -> list[Definition]:
+    """Every definition, left to right."""
+    found = []
+    turns: Counter[str] = Counter()
+    for match in _DEFINITION.finditer(context):
+        key, value = (match["key"], "value") if match["key"] else (match["name"], "given")
+        key = key.rstrip(_TAIL)
+        turns[key] += 1
+        start = match.start(value)
+        found.append(Definition(key, turns[key], start, start + len(match[value].rstrip(_TAIL))))
+    return found
+
+
+def asked_for(context: str, found: Sequence[Definition]) -> Definition | None:
+    """Which of the definitions *found* in it the context's question asks for: the last one of its last word that has any."""
+    last = {definition.key: definition for definition in found}
     question = _DEFINITION.sub(" ", context.rpartition(USER_MARK)[2])
     asked = (word.rstrip(_TAIL) for word in reversed(_WORD.findall(question)))
-    return next((defined[word] for word in asked if word in defined), "")
+    return next((last[word] for word in asked if word in last), None)
 
 
 def tokenize(text: str) -> list[str]:

@@ -31,6 +31,7 @@ class Order:
     ignore_eos: bool
     stream: bool
     include_usage: bool
+    stop: tuple[str, ...]
     bootstrap_host: str | None
     bootstrap_port: int | None
     room: int
@@ -59,6 +60,7 @@ def read_order(body: Any, *, chat: bool, model: str, request_id: str | None) -> 
         ignore_eos=bool(body.get("ignore_eos", False)),
         stream=bool(body.get("stream", False)),
         include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
+        stop=_stop(body),
         bootstrap_host=_typed(body, "bootstrap_host", str, None),
         bootstrap_port=_typed(body, "bootstrap_port", int, None),
         room=_room(body),
@@ -72,6 +74,14 @@ def _typed(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise BadRequestError(f"{name} is {value!r}, and should be {kind.__name__}")
     return value
+
+
+def _stop(body: Mapping[str, Any]) -> tuple[str, ...]:
+    stop = body.get("stop")
+    stops = [] if stop is None else stop if isinstance(stop, list) else [stop]
+    if not all(isinstance(each, str) and each for each in stops):
+        raise BadRequestError(f"stop is {stop!r:.80}, and should be a text or a list of texts, none of them empty")
+    return tuple(stops)
 
 
 def _room(body: Mapping[str, Any]) -> int:
@@ -143,9 +153,9 @@ class Writer:
         """One token."""
         return b"".join((self._before, json.dumps(text).encode(), self._after))
 
-    def finish(self, reason: str) -> bytes:
-        """The chunk with the finish reason."""
-        return self._chunk([self._choice({} if self.order.chat else "", reason)])
+    def finish(self, reason: str, matched: str | None) -> bytes:
+        """The chunk with the finish reason, and the stop string that was *matched*."""
+        return self._chunk([self._choice({} if self.order.chat else "", reason) | {"matched_stop": matched}])
 
     def usage(self, n_prompt: int, n_output: int) -> bytes:
         """The chunk with the token counts, when it was asked for."""
@@ -155,9 +165,9 @@ class Writer:
         """What a stream says that cannot go on."""
         return b"data: " + json.dumps({"error": error_body(message, status)}).encode() + b"\n\n"
 
-    def whole(self, text: str, reason: str, n_prompt: int, n_output: int) -> dict[str, Any]:
+    def whole(self, text: str, reason: str, matched: str | None, n_prompt: int, n_output: int) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": reason, "matched_stop": None}
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": reason, "matched_stop": matched}
         choice |= {"message": {"role": "assistant", "content": text}} if self.order.chat else {"text": text}
         kind = "chat.completion" if self.order.chat else "text_completion"
         return self._envelope(kind) | {"choices": [choice], "usage": _usage(n_prompt, n_output)}

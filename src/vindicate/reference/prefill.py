@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import ClassVar
 
 from vindicate.reference.engine import Engine
@@ -59,8 +60,8 @@ class Prefill(Engine):
         finally:
             receiver.close()
         # As in SGLang, prefill's own answer is the first token and ends there.
-        first = next(self.model.begin(sequence.kv))
-        sequence.emit(first or "", asyncio.get_running_loop().time())
+        first = await self.device.compute(partial(self._first_token, sequence.kv))
+        sequence.emit(first, asyncio.get_running_loop().time())
         self.end(sequence, End("length"))
 
     async def _computed(self, sequence: Sequence, receiver: Receiver) -> None:
@@ -75,6 +76,13 @@ class Prefill(Engine):
             computed.cancel()
             gone.cancel()
 
+    def _first_token(self, kv: bytes) -> str:
+        answer = self.model.begin(kv)
+        try:
+            return self.model.advance([answer])[0] or ""
+        finally:
+            self.model.end(answer)
+
     async def step(self) -> bool:
         """One forward pass over the oldest prompts that fit."""
         batch = self._next_batch()
@@ -86,7 +94,7 @@ class Prefill(Engine):
         await asyncio.sleep(self.device.prefill_s(n_tokens))
         for sequence in batch:
             if sequence.stage is Stage.RUNNING:
-                sequence.kv = self.model.prefill(sequence.order.prompt)
+                sequence.kv = await self.device.compute(partial(self.model.prefill, sequence.order.prompt))
                 sequence.computed.set()
         self.metrics.stepped("prefill_compute", n_tokens)
         return True

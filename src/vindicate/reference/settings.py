@@ -26,6 +26,7 @@ class Settings:
     bootstrap_port: int = 8998
     bootstrap_timeout_s: float = 300.0
     waiting_timeout_s: float = 300.0
+    log_requests: bool = False
     max_total_tokens: int = 1_000_000
     max_running: int = 256
     prefills: tuple[tuple[str, int], ...] = ()
@@ -65,6 +66,7 @@ def read_settings(argv: list[str]) -> Settings:
         bootstrap_port=getattr(given, "bootstrap_port", 8998),
         bootstrap_timeout_s=_seconds("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"),
         waiting_timeout_s=_seconds("SGLANG_DISAGGREGATION_WAITING_TIMEOUT"),
+        log_requests=given.log_requests,
         max_total_tokens=given.max_total_tokens,
         max_running=given.max_running_requests,
     )
@@ -73,7 +75,7 @@ def read_settings(argv: list[str]) -> Settings:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m vindicate.reference",
-        description="A small prefill-decode serving stack for learning, tests and rehearsals; its device is simulated.",
+        description="A small prefill-decode serving stack for learning, tests and rehearsals.",
     )
     roles = parser.add_subparsers(dest="role", required=True, metavar="prefill|decode|router")
     for role in ("prefill", "decode", "router"):
@@ -96,11 +98,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_engine(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--device", default="simulated:rtx-pro-6000", help="simulated:rtx-pro-6000, simulated:h200, …")
+    sub.add_argument(
+        "--device",
+        default="simulated:rtx-pro-6000",
+        help="simulated:rtx-pro-6000, simulated:h200, …, or cpu, which computes the attention for real and needs numba",
+    )
     sub.add_argument("--served-model-name", default="reference-copy")
     sub.add_argument("--api-key", help="asked for in Authorization: Bearer, /health and /metrics excepted")
     sub.add_argument("--max-total-tokens", type=int, default=1_000_000, help="tokens of KV that fit")
     sub.add_argument("--max-running-requests", type=int, default=256)
+    sub.add_argument(
+        "--log-requests", action="store_true", help="log each request's rid when it comes and when it ends, as JSON"
+    )
 
 
 def _add_router(sub: argparse.ArgumentParser) -> None:

@@ -86,6 +86,18 @@ def test_stops_after_the_answer_unless_told_to_ignore_the_end(stack):
     assert (full.finish, full.n_tokens) == ("length", 64)
 
 
+def test_ends_before_a_stop_string_and_says_which(stack):
+    streamed = ask_now(stack.url("router"), chat(planted(1, asked(1)), stop=["said above", "no"]))
+    assert (streamed.text, streamed.finish, streamed.done) == ("VAL-1 as was ", "stop", True)
+    whole = ask_now(stack.url("router"), chat(planted(1, asked(1)), stop="was", stream=False))
+    choice = json.loads(whole.body)["choices"][0]
+    assert (choice["message"]["content"], choice["matched_stop"]) == ("VAL-1 as ", "was")
+    nothing = ask_now(stack.url("router"), chat(planted(1, asked(1)), stop="VAL"))
+    assert (nothing.text, nothing.finish, nothing.done) == ("", "stop", True)
+    held = ask_now(stack.url("router"), chat(planted(1, asked(1)), stop="was it", max_tokens=3))
+    assert (held.text, held.finish) == ("VAL-1 as was", "length")
+
+
 def test_answers_in_one_piece_when_not_asked_to_stream(stack):
     answer = ask_now(stack.url("router"), chat(planted(1, asked(1)), stream=False, max_tokens=2))
     body = json.loads(answer.body)

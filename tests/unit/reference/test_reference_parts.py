@@ -1,16 +1,20 @@
 import asyncio
 import json
+import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vindicate.errors import BugError, MisuseError
 from vindicate.reference.decode import Memory
-from vindicate.reference.device import KNOB, SPEED, make_device
+from vindicate.reference.device import KNOB, SPEED, CpuDevice, make_device
 from vindicate.reference.fault import FAULTS, Fault, read_fault
 from vindicate.reference.front import _launch_command
 from vindicate.reference.kv import HEADER, KvError, check, header, read_header
 from vindicate.reference.openai import BadRequestError, Writer, read_order
 from vindicate.reference.sequence import LIFE, End, Sequence, Stage
+from vindicate.reference.stop import StopStrings
 from vindicate.reference.worker import Worker, pick
 
 
@@ -48,6 +52,32 @@ def test_a_sequence_ends_once_and_the_first_reason_counts():
     sequence.end(End("abort"))
     assert sequence.events.get_nowait() == End("error", 500, "first")
     assert sequence.events.empty()
+
+
+@given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3), st.integers(1, 4))
+def test_a_text_ends_before_its_first_stop_string_however_it_is_cut_into_tokens(text, stops, size):
+    watch = StopStrings(tuple(stops))
+    sent, matched = "", None
+    for at in range(0, len(text), size):
+        passed, matched = watch.passes(text[at : at + size])
+        sent += passed
+        if matched:
+            break
+    ends = [at + len(stop) for stop in stops if (at := text.find(stop)) >= 0]
+    assert (matched is not None) == bool(ends)
+    if matched:
+        assert sent + matched == text[: len(sent) + len(matched)]
+        assert not any(stop in sent for stop in stops)
+        assert watch.rest() == ""
+    else:
+        assert sent + watch.rest() == text
+
+
+def test_no_more_is_held_back_than_may_become_a_stop_string():
+    watch = StopStrings(("said above",))
+    assert [watch.passes(token)[0] for token in (" was", " said", " so", " said", " above;")] == [
+        " wa", "s ", "said so", " ", ""
+    ]  # fmt: skip
 
 
 # ---- decode's memory
@@ -114,11 +144,35 @@ def test_a_speed_that_cannot_be_is_refused(monkeypatch, value):
         make_device("simulated:h200", has_knob=False)
 
 
-@pytest.mark.parametrize("name", ["cpu", "simulated:gtx", "h200"])
+@pytest.mark.parametrize("name", ["cpu:2", "simulated:gtx", "h200"])
 def test_a_device_that_is_not_there_is_refused_with_the_ones_that_are(name):
     with pytest.raises(MisuseError) as caught:
         make_device(name, has_knob=False)
     assert "simulated:rtx-pro-6000" in caught.value.remedy
+
+
+def test_a_step_on_the_cpu_takes_what_it_takes_and_a_slow_one_its_multiple():
+    device = CpuDevice()
+    assert asyncio.run(device.compute(lambda: time.sleep(0.05) or 7)) == 7
+    assert device.step_s(1) == 0
+    assert device.step_s(1, slowdown=5) >= 4 * 0.05
+
+
+def test_what_nobody_waits_for_comes_after_what_is_under_way_and_its_failure_is_said(caplog):
+    seen = []
+
+    async def play():
+        device = CpuDevice()
+        work = asyncio.create_task(device.compute(lambda: time.sleep(0.05) or seen.append("work")))
+        await asyncio.sleep(0)
+        device.later(lambda: seen.append("later"))
+        device.later(lambda: 1 / 0)
+        await work
+        await device.compute(lambda: None)
+
+    asyncio.run(play())
+    assert seen == ["work", "later"]
+    assert "division by zero" in caplog.text
 
 
 # ---- faults
@@ -183,6 +237,8 @@ def test_kv_of_another_room_is_refused():
         ({"messages": []}, "messages"),
         ({"messages": ["hi"]}, "messages"),
         ({"rid": 5}, "rid"),
+        ({"stop": 5}, "stop"),
+        ({"stop": ["a", ""]}, "stop"),
     ],
 )
 def test_a_bad_field_is_named(fields, names):
