@@ -233,10 +233,14 @@ def baselines(running: dict[str, subprocess.Popen[bytes]], file: Path) -> dict[s
 
     from vindicate.diagnose.progress import WORK_GAUGES, bare_name
 
-    changed = {
-        name: time.time() if process.poll() is not None else psutil.Process(process.pid).create_time()
-        for name, process in running.items()
-    }
+    def changed_at(pid: int) -> float:
+        try:
+            process = psutil.Process(pid)
+            return time.time() if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+        except psutil.Error:
+            return time.time()
+
+    changed = {name: changed_at(process.pid) for name, process in running.items()}
     in_work = {}
     for name, said in tomllib.loads(file.read_text())["services"].items():
         try:
@@ -296,26 +300,16 @@ def diagnose(
     where = [url] if args.no_stack_file else ["--stack", str(file)]
     began = time.monotonic()
     base = [PY, "-m", "vindicate", "diagnose"]
-    made = (
-        subprocess.run(
-            [*base, "capture", "--out", str(capture), "--stack", str(file), *args.more, *more],
-            capture_output=True,
-            cwd=folder,
-            check=False,
-        )
-        if args.keep and not args.no_stack_file
-        else None
-    )
-    if made is not None and made.returncode == 0:
-        result = subprocess.run(
-            [*base, "--replay", str(capture), "--json"], capture_output=True, cwd=folder, check=False
-        )
-    else:
-        elsewhere = folder / "elsewhere"
-        elsewhere.mkdir(exist_ok=True)
-        result = subprocess.run(
-            [*base, *where, "--json", *args.more, *more], capture_output=True, cwd=elsewhere, check=False
-        )
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    words = [*where, *args.more, *more]
+
+    def run(*command: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([*base, *command], capture_output=True, cwd=elsewhere, check=False)
+
+    made = run("capture", "--out", str(capture), *words) if args.keep else None
+    replay = made is not None and made.returncode == 0
+    result = run(*(["--replay", str(capture)] if replay else words), "--json")
     took = time.monotonic() - began
     try:
         document = json.loads(result.stdout)

@@ -130,6 +130,13 @@ def _node(name: str, links: tuple[Link, ...], chain: Chain, echoes: frozenset[st
         for link in users
         if (link.state == "owed" or (link.gave_up and not link.left_before)) and link.id not in echoes
     )
+    # An owed request below whose caller was not found may be this one's: then it passed it on, and does not hold it.
+    nobodys = tuple(
+        link
+        for link in links
+        if link.callee in seen.upstream and link.caller is None and not link.ours and link.state == "owed"
+    )
+    up += tuple(link for link in nobodys if link not in up)
     held = _unmatched(owed, up, seen.upstream or tuple({link.callee for link in up}), echoes)
     return NodeAccount(
         name=name,

@@ -1,4 +1,4 @@
-"""A relay that counts seconds: it cuts every exchange at one age, or gives up on answers whose first byte comes later than a constant."""
+"""A relay that counts seconds: it cuts every exchange at one age, after one silence, or gives up on answers whose first byte is late."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -13,6 +13,7 @@ __all__ = ["cuts"]
 
 _TOTAL, _FIRST = "gateway.total_timeout", "gateway.idle_timeout_before_first_byte"
 _MIN_AGE_S = 1.0
+_MIN_SILENCE_S, _LATE_LOOK_S = 0.8, 0.4
 _ENOUGH = 3
 _REFUSAL_BYTES = 1500
 
@@ -23,6 +24,7 @@ def cuts(scene: Scene) -> Iterator[Clue]:
         if scene.chain.is_relay(name):
             yield from _at_one_age(scene, scene.account.nodes[name])
             yield from _before_first_byte(scene, scene.account.nodes[name])
+            yield from _after_silence(scene, scene.account.nodes[name])
 
 
 def _constant(ages: Sequence[float]) -> bool:
@@ -101,6 +103,48 @@ def _closes_only_to_cut(scene: Scene, node: NodeAccount) -> bool:
                 if end is None or end.by == "service" or link.last_seen > p.t_s + p.total_s + 1.0:
                     return True
     return False
+
+
+def _after_silence(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
+    """Both sides of exchanges that the relay closed first, each after the same silence upstream, which a probe of ours met too.
+
+    A relay that closes idle connections does so after one silence as well: that ours was cut in mid-answer tells them apart.
+    """
+    cut = next((p for p in scene.ladder.bad_at(node.name) if fault_class(p) == "cut" and p.first_byte_s), None)
+    if cut is None:
+        return
+    silence = cut.total_s - (cut.first_byte_s or 0.0) - sum(cut.gaps_s)
+    if silence < _MIN_SILENCE_S:
+        return
+    down = [end for link in node.down if (end := end_of(link)) and end.by == "service" and end.answered_at is not None]
+    up = [end for link in node.up if (end := end_of(link)) and end.by == "caller" and end.answered_at is not None]
+    both = []
+    for end in down:
+        mate = next((u for u in up if -0.1 <= u.asked_at - end.asked_at <= 0.5 and _near(_silence(u), silence)), None)
+        if mate is not None:
+            up.remove(mate)
+            both.append(mate)
+    longer = [b - a for link in node.up for (a, _), (b, _) in pairwise(link.rises) if b - a > silence + _LATE_LOOK_S]
+    if len(both) < _ENOUGH or len(both) < 0.8 * len(down) or longer:
+        return
+    role = scene.chain.role(node.name)
+    yield Against(node.name, f"{role if role in ('gateway', 'router') else 'proxy'}.cuts_streams")(
+        "socket",
+        0.6,
+        f"{node.name} itself closed {count(len(both), 'connection')} of callers and the one upstream with it, each after {silence:.1f} s "
+        "of silence; no silence upstream that was longer has been seen to end",
+        closed=len(both),
+        silence_s=round(silence, 2),
+    )
+
+
+def _silence(end: End) -> float:
+    return end.link.last_seen - (end.answered_at or 0.0)
+
+
+def _near(silence: float, of_probe: float) -> bool:
+    """Whether it is the same, given that an end is seen at the look after it."""
+    return -0.15 <= silence - of_probe <= _LATE_LOOK_S
 
 
 def _before_first_byte(scene: Scene, node: NodeAccount) -> Iterator[Clue]:

@@ -107,4 +107,12 @@ def asked_of(node: NodeAccount, end: float) -> Iterator[Asked]:
 
 
 def _most_on_one(node: NodeAccount, start: float, stop: float) -> int:
-    return max((sum(n for t, n in up.asks if start <= t <= stop) for up in node.up), default=0)
+    """The largest request that left on one connection: what left before an answer came belongs to it, what leaves after does not."""
+    most = 0
+    for up in node.up:
+        size, since = 0, start
+        for t, n in ((t, n) for t, n in up.asks if start <= t <= stop):
+            answered = any(since < rise < t for rise, _ in up.rises)
+            size, since = (n if answered else size + n), t
+            most = max(most, size)
+    return most

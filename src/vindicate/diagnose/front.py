@@ -10,6 +10,7 @@ __all__ = ["front_end_faults"]
 
 SLOW_GET_S = 0.4  # a page of an engine whose loop is free comes within tens of milliseconds
 LARGE_BYTES = 100_000
+FIRST_LOOKS_S = 1.0
 
 
 def front_end_faults(scene: Scene) -> Iterator[Clue]:
@@ -40,6 +41,8 @@ def _zombies(scene: Scene, name: str) -> Iterator[Clue]:
         return
     if name in scene.awaited and scene.awaited[name] > len(owed):
         return
+    if any(link.answered_since(FIRST_LOOKS_S) for link in node.down):
+        return  # its readers come and go, each with a connection of its own
     mechanism = "engine.zombie_after_disconnect"
     measured: dict[str, str | float | int | bool | None] = {
         "running": running.floor,

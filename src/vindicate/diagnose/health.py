@@ -13,8 +13,9 @@ __all__ = ["Health", "health_of"]
 
 OPEN_QUESTION_AT = 0.45
 SELDOM_LOOKED = 0.8
-TOO_SELDOM_PER_S = 1.0
 FLOWS_NOW_S = 1.0
+FLOWS_LATELY_S = 3.0
+ERROR_BYTES = 700  # an answer at one go that is smaller may be an error
 STRONG_QUESTION_AT = 0.7  # even though requests pass and answers flow
 
 
@@ -37,7 +38,7 @@ def health_of(scene: Scene, scores: Iterable[float]) -> Health:
     looks, window_s = scene.capture.n_looks, scene.capture.window_s
     if looks is None or health.status != "healthy":
         return health
-    if looks < window_s * TOO_SELDOM_PER_S:
+    if scene.seldom_looked:
         text = f"the sockets were looked at only {count(looks, 'time')} in {window_s:.0f} s, so what waited between two looks was not seen"
         return Health("undetermined", 0.0, text)
     if looks < 2 * window_s and health.confidence > SELDOM_LOOKED:
@@ -51,19 +52,25 @@ def _health_of(scene: Scene, scores: Iterable[float]) -> Health:
     entry = scene.chain.entry or scene.chain.order[0]
     node = scene.account.nodes[entry]
     waiting = tuple(link for link in node.owed if link.is_open)
-    moving = node.flows(scene.account.end)
+    moving = _flows(scene, entry)
     through = any(p.target == entry for p in scene.ladder.good)
     worst = max(scores, default=0.0)
     if worst >= STRONG_QUESTION_AT or (worst >= OPEN_QUESTION_AT and not (moving and through)):
         return Health("undetermined", 0.0, "what accuses is not enough, or of one kind only")
     if scene.ladder.bad:
+        told = next((p for p in scene.ladder.bad if fault_class(p) != "silent"), None)
+        if told is not None:  # a request that waits may wait its turn; one that failed says that something is wrong
+            text = (
+                f"a request of ours to {told.target} failed ({told.error}), and nothing else tells whose doing it was"
+            )
+            return Health("undetermined", 0.0, text)
         stuck = _stands_still(scene, entry)
         if stuck is not None:
             text = (
                 f"a request of ours failed, and {stuck} holds requests of which none moves: a long prefill, or a stall"
             )
             return Health("undetermined", 0.0, text)
-        if moving or _works(scene):
+        if moving or _gives(scene):
             return Health(
                 "healthy",
                 0.8,
@@ -86,6 +93,21 @@ def _stands_still(scene: Scene, entry: str) -> str | None:
 
 def _works(scene: Scene) -> bool:
     return any(scene.progress[name].work == "moving" for name in scene.leaves)
+
+
+def _gives(scene: Scene) -> bool:
+    """Whether an engine gives tokens: a prefill that works gives none to anybody."""
+    return any(scene.progress[name].work == "moving" for name in scene.leaves if scene.chain.role(name) != "prefill")
+
+
+def _flows(scene: Scene, entry: str) -> bool:
+    """Whether clients get answers: one flows, or lately one came that is larger than errors are."""
+    since = scene.account.end - FLOWS_LATELY_S
+    links = scene.account.nodes[entry].down
+    return any(
+        link.state == "moving" or link.answered_since(max(since, (link.asked_at or 0.0) - 0.01), ERROR_BYTES)
+        for link in links
+    )
 
 
 def _passes(scene: Scene, entry: str, *, waiting_s: float, n_waiting: int, moving: bool) -> Health:

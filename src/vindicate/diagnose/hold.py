@@ -24,7 +24,11 @@ def hold_mechanism(scene: Scene, name: str) -> str:
     connecting = node.up_in("connecting")
     if (connecting or strangers(scene, name)) and not node.up_active:
         return "router.ghost_endpoint"
-    return _HELD.get(scene.chain.role(name), "proxy.connector_starvation")
+    mechanism = _HELD.get(scene.chain.role(name), "proxy.connector_starvation")
+    since = min((link.asked_at or 0.0 for link in node.held), default=float("inf")) + PATIENCE_S
+    if mechanism != "router.hold" and any(t > since for link in node.up_in("open") for t, _ in link.rises):
+        return "unknown"  # others of its requests find a connection upstream: its pool has not run dry
+    return mechanism
 
 
 def holds(scene: Scene) -> Iterator[Clue]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vindicate.diagnose.account import account_of
+from vindicate.diagnose.broken_off import broken_off
 from vindicate.diagnose.caller import callers
 from vindicate.diagnose.catalogue import mechanism_named, remedy_for
 from vindicate.diagnose.chain import chain_of
@@ -20,9 +21,11 @@ from vindicate.diagnose.figures import lying_figures
 from vindicate.diagnose.framing import misframings
 from vindicate.diagnose.front import front_end_faults
 from vindicate.diagnose.health import Health, health_of
+from vindicate.diagnose.hearsay import hearsay
 from vindicate.diagnose.hold import holds
 from vindicate.diagnose.holes import without_holes
 from vindicate.diagnose.ladder import ladder_of
+from vindicate.diagnose.legs import refused_legs
 from vindicate.diagnose.matrix import bad_cells
 from vindicate.diagnose.naming import more_exactly
 from vindicate.diagnose.occupied import occupied_links
@@ -55,6 +58,9 @@ RULES = (
     holds,
     spoilers,
     stalls,
+    refused_legs,
+    hearsay,
+    broken_off,
     callers,
     paths,
     retries,

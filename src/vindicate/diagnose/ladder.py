@@ -1,11 +1,12 @@
 """Probe results → how far our own requests came: which services are shown to work, and which are left under suspicion."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from vindicate.record.observation import Capture, ProbeResult
 
-__all__ = ["Ladder", "fault_class", "ladder_of"]
+__all__ = ["Ladder", "error_class", "fault_class", "ladder_of"]
 
 _UNCLEAR = ("denied", "shape", "busy", "slow")
 _TIMES_KEPT = 256  # of arrivals; what came later is not known
@@ -21,12 +22,15 @@ class Ladder:
         unclear: Rejected for what they were (401, 404, 422 …), which says nothing of a stall.
         suspects: Services that every bad probe had to pass and no good one did; empty when nothing is bad or the
             outcomes contradict one another.
+        alone: Sides of a split pair that answered a request of ours without the other: they compute, and nothing is shown of
+            how they hand over.
     """
 
     good: tuple[ProbeResult, ...] = ()
     bad: tuple[ProbeResult, ...] = ()
     unclear: tuple[ProbeResult, ...] = ()
     suspects: frozenset[str] = frozenset()
+    alone: frozenset[str] = frozenset()
 
     @property
     def ran(self) -> bool:
@@ -73,6 +77,11 @@ def fault_class(probe: ProbeResult) -> str | None:
         return "slow"
     if error == "stalled" and probe.n_comments and not probe.n_events:
         return "silent"  # heartbeats are all that came
+    return error_class(error)
+
+
+def error_class(error: str) -> str:
+    """The same for an error alone, of whatever part of a probe."""
     table = {
         "no_headers": "silent",
         "no_first_byte": "silent",
@@ -115,8 +124,9 @@ def _trickles(probe: ProbeResult) -> bool:
 
 def ladder_of(capture: Capture) -> Ladder:
     """Sort the generation probes of *capture* by outcome and see whom they leave under suspicion."""
-    classes = [(p, fault_class(p)) for p in capture.probes]
-    good = tuple(p for p, kind in classes if kind is None)
+    classes = [(p, fault_class(p)) for whole in capture.probes for p in _legs_apart(whole)]
+    alone = frozenset(p.target for p, kind in classes if kind is None and p.shape == "leg")
+    good = tuple(p for p, kind in classes if kind is None and p.shape != "leg")
     bad = tuple(p for p, kind in classes if kind not in (None, *_UNCLEAR))
     suspects: set[str] = set()
     if bad:
@@ -125,9 +135,29 @@ def ladder_of(capture: Capture) -> Ladder:
         own = [p for p in bad if not targets & set(p.may_pass)] or list(bad)
         suspects = set.intersection(*(set(p.covers) for p in own))
         suspects -= {name for p in good for name in p.covers}
+        if all(fault_class(p) == "cut" for p in own):
+            cut_s = max(p.total_s for p in own)
+            suspects -= {n for p, kind in classes if kind == "slow" and p.total_s > cut_s + 1.0 for n in p.covers}
     return Ladder(
         good=good,
         bad=bad,
         unclear=tuple(p for p, kind in classes if kind in _UNCLEAR),
         suspects=frozenset(suspects),
+        alone=alone,
     )
+
+
+def _legs_apart(probe: ProbeResult) -> Iterator[ProbeResult]:
+    """The pair whose decode leg came complete while prefill's was never answered: what is shown of the one is not shown of the other."""
+    silent = [
+        name for name, error in probe.legs.items() if name != probe.target and error in ("no_headers", "no_first_byte")
+    ]
+    if fault_class(probe) is not None or not silent or probe.total_s > probe.deadline_s / 2:
+        yield probe
+        return
+    yield replace(probe, covers=tuple(name for name in probe.covers if name not in silent))
+    for name in silent:
+        yield replace(
+            probe, target=name, covers=(name,), error=probe.legs[name], terminated=False, n_tokens=0, n_events=0,
+            status=None, first_byte_s=None, total_s=probe.deadline_s, response_bytes=0, gaps_s=(), token_times_s=(),
+        )  # fmt: skip

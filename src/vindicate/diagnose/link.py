@@ -81,9 +81,9 @@ class Link:
         """Whether it was there at the end of the window."""
         return self.state != "closed"
 
-    def answered_since(self, moment: float) -> bool:
+    def answered_since(self, moment: float, at_least: int = ANSWER_BYTES) -> bool:
         """Whether more of an answer than a health check has came since *moment*, flowing or at one go."""
-        return sum(n for t, n in self.rises if t >= moment) >= ANSWER_BYTES
+        return sum(n for t, n in self.rises if t >= moment) >= at_least
 
     @property
     def request_delta(self) -> int:

@@ -158,6 +158,7 @@ def _failing(scene: Scene, service: SeenService) -> Iterator[Clue]:
     says_of_others = any(p.status in (502, 503, 504) for p in bad) or (sick and looks[-1].status in (502, 503, 504))
     upstream_works = bool(service.upstream) and all(scene.ladder.proven(below) for below in service.upstream)
     own = upstream_works or not says_of_others or bool(scene.progress[name].gauges)
+    own = own and not any(p.target == name for p in scene.ladder.good)  # at times it answers well: it is not unfit
     against = Against(name, mechanism)
     if bad:
         yield against(

@@ -137,6 +137,8 @@ def _probe(scene: Scene, node: NodeAccount, probe: ProbeResult, mechanism: str) 
         yield against("counter", 0.5, "the engines below it were done: nothing running, nothing queued", in_work=0)
     same_shape = [p for p in past if p.response_bytes]
     came = _came_for(node, probe)
+    if probe.compressed:
+        return  # its bytes are no measure of what came
     if came > 1.2 * probe.response_bytes + ANSWER_BYTES and upstream_seen(scene, node):
         yield against(
             "conservation",

@@ -10,7 +10,9 @@ from vindicate.diagnose.progress import Progress
 from vindicate.record.diagnosis import Direction, FindingKind, Layer
 from vindicate.record.observation import Capture, ProcessFacts
 
-__all__ = ["Against", "Clue", "Scene", "count", "plural"]
+__all__ = ["TOO_SELDOM_PER_S", "Against", "Clue", "Scene", "count", "plural"]
+
+TOO_SELDOM_PER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,12 @@ class Scene:
     def leaves(self) -> tuple[str, ...]:
         """Services that hand nothing on: the engines."""
         return tuple(name for name in self.chain.order if not self.chain.is_relay(name))
+
+    @property
+    def seldom_looked(self) -> bool:
+        """Whether the sockets were looked at less than once a second: what flows and what stands then look the same."""
+        looks = self.capture.n_looks
+        return looks is not None and looks < self.capture.window_s * TOO_SELDOM_PER_S
 
     def engines_idle(self, below: str) -> bool:
         """Whether every engine under *below* says itself that it has nothing in work, and at least one says so."""

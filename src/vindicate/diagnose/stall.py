@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 from vindicate.diagnose.ladder import fault_class
+from vindicate.diagnose.legs import refusing_sides
 from vindicate.diagnose.link import Link
 from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
 from vindicate.record.observation import ProbeResult
 
 __all__ = ["stalls"]
 
+GOES_ON_S = 1.5  # what comes later than this after its request, or before another request, is more than the beginning of an answer
 LONG_PROMPT_S = 24.0  # three times a probe's usual patience: a request without a byte for so long waits for no long prompt, as a rule
 
 _SUFFIX = {
@@ -33,7 +35,10 @@ _SAYS = {
 
 def stalls(scene: Scene) -> Iterator[Clue]:
     """Clues to engines that owe answers and do not give them."""
+    left_waiting = {leg.waits for leg in refusing_sides(scene)}
     for name in scene.leaves:
+        if name in left_waiting:
+            continue  # what it holds waits for the other side of its pair
         probe, share = _probe_against(scene, name)
         kind = fault_class(probe) if probe else None
         role = scene.chain.role(name)
@@ -44,7 +49,7 @@ def stalls(scene: Scene) -> Iterator[Clue]:
         elif kind == "silent" and _stopped_in_the_middle(scene, name):
             mechanism = f"{role}.stall_mid_stream"
         if probe is not None and mechanism is not None and kind is not None and kind not in ("errors", "refused"):
-            busy = scene.moves(name) and kind in ("silent", "stalled")
+            busy = _answers_others(scene, name, kind)
             text = f"a small request straight to {name} {_SAYS[kind].format(n=probe.n_tokens)} in {probe.total_s:.1f} s"
             if probe.target != name:
                 text = f"a small request through {probe.target}, which needs {name}, {_SAYS[kind].format(n=probe.n_tokens)}"
@@ -60,6 +65,20 @@ def stalls(scene: Scene) -> Iterator[Clue]:
         yield from _engine_figures(scene, name, role, kind, mechanism)
         yield from _links(scene, name, role, mechanism, probe)
         yield from _some_stand_still(scene, name, role)
+
+
+def _answers_others(scene: Scene, name: str, kind: str | None) -> bool:
+    """Whether it serves others while it leaves our request alone. One that stops in mid-answer begins to answer others, too."""
+    node, progress = scene.account.nodes[name], scene.progress[name]
+    if kind == "stalled" and node.visible and node.down:
+        lately = scene.account.end - 3.0
+        going_on = any(
+            link.rises[-1][0] - (link.asked_at or 0.0) >= GOES_ON_S or sum(t >= lately for t, _ in link.asks) > 1
+            for link in node.down
+            if link.rises and link.answered_since(lately)
+        )
+        return going_on or (progress.ended_delta or 0.0) > 0
+    return kind in ("silent", "stalled") and scene.moves(name)
 
 
 def _probe_against(scene: Scene, name: str) -> tuple[ProbeResult | None, float]:
@@ -239,6 +258,8 @@ def _not_a_prompt(scene: Scene, name: str, kind: str | None) -> bool:
         return True
     if oldest(node.owed) >= LONG_PROMPT_S:
         return True
+    if progress.work == "idle" and kind is not None:
+        return True  # it says itself that it works on none
     if progress.work != "stuck":
         return False
     role = scene.chain.role(name)
@@ -265,7 +286,7 @@ def _links(scene: Scene, name: str, role: str, mechanism: str | None, probe: Pro
     stuck = progress.work == "stuck" or (unfinished >= 1 and progress.work != "moving")
     if node.down_in("moving") and kind is None:
         return
-    if scene.moves(name) and kind in ("silent", "stalled"):
+    if _answers_others(scene, name, kind):
         yield Clue(
             service=name,
             kind="queue",
@@ -328,9 +349,12 @@ def _some_stand_still(scene: Scene, name: str, role: str) -> Iterator[Clue]:
     running = progress.gauges.get("running")
     if running is None or progress.work != "moving" or role == "prefill" or len(running.values) < 2:
         return
+    if scene.seldom_looked:
+        return
     n_running = min(value for _, value in running.values[-2:])
     silent = _silent(scene, name)
-    getting = len(node.down_in("moving", "young", "owed", "uploading"))
+    # One that was just asked again, of whose new answer hardly anything has come, is open and not silent.
+    getting = len(node.down_in("moving", "young", "owed", "uploading", "open")) - len(silent)
     # One request may run as several (n > 1), and idle connections are silent too: where its own count of answers is known, it rules.
     unfinished = progress.http_active if progress.http_active is not None else float("inf")
     pinned = min(n_running - getting, len(silent), _open_at_entry(scene) - getting, unfinished - getting)

@@ -1,6 +1,7 @@
 """Looks at the sockets of this host, several a second → one record a connection and listener of the chain."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +79,9 @@ class SocketAccount:
         self.n_time_wait: int | None = None
         self.time_wait_to: dict[str, int] = {}
         self.cost_s = 0.0
-        self.look_cost_s = 0.0  # of the latest look; the first, to which all is new, says nothing of the others
+        # The least of the latest three: one with a search for owners, or with thousands of notices, says nothing of the next.
+        self.look_cost_s = 0.0
+        self._look_costs = deque((0.0, 0.0, 0.0), maxlen=3)
         self._times_s = [0.0]  # by look, which are counted from 1
         self._history = History()
         self._tracks: list[_Track] = []
@@ -124,7 +127,8 @@ class SocketAccount:
         self._find_owners(rows["inode"][is_listener].tolist())
         took_s = time.thread_time() - begun
         self.cost_s += took_s
-        self.look_cost_s = took_s if self.n_looks > 1 else 0.0
+        self._look_costs.append(took_s if self.n_looks > 1 else 0.0)
+        self.look_cost_s = min(self._look_costs)
 
     # ---- choosing ------------------------------------------------------------------------------------------------
 
@@ -137,7 +141,8 @@ class SocketAccount:
             and len(ports) <= _MOST_FILTERED
         )
         table = dump_table(ports if filtered else ())
-        if len(table) and not table["has_info"].any():
+        whole = ~is_remnant(table)  # the kernel counts nothing for what is in TIME_WAIT
+        if whole.any() and not table["has_info"][whole].any():
             self.counted = False
         if not filtered:
             self._last_all_s = t_s

@@ -28,6 +28,7 @@ class Probing:
         scrapes: What has been read so far; names of models and bootstrap ports are taken from it.
         models_said: Set when every service has been asked for its models.
         busy: Probes are on their way.
+        left: Tokens that may still be asked for.
     """
 
     stack: Stack
@@ -41,6 +42,7 @@ class Probing:
     notes: list[str] = field(default_factory=list)
     models_said: asyncio.Event = field(default_factory=asyncio.Event)
     busy: bool = False
+    left: int = 0
 
     async def run(self) -> None:
         """Probe every target at once, a third into the window, so that the sockets show it; a failed one once more."""
@@ -48,17 +50,29 @@ class Probing:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MODELS_WAIT_S):
                 await self.models_said.wait()
-        whole, pairs = targets_of(self.stack, self._bootstrap_ports())
+        whole, pairs = await asyncio.to_thread(targets_of, self.stack, self._bootstrap_ports())
         chosen: list[Target | Pair] = [*whole]
         chosen = [*chosen, *pairs][: max(1, self.tokens // 2)]
         if len(chosen) < len(whole) + len(pairs):
             self.notes.append(
                 f"{len(whole) + len(pairs) - len(chosen)} probes were left out: the budget is {self.tokens} tokens"
             )
+        roles = {service.role for service in self.stack.services.values()}
+        if {"prefill", "decode"} <= roles and not pairs:
+            self.notes.append(
+                "prefill and decode were not probed as a pair past their router: the bootstrap port of prefill is not known, or "
+                "what a vLLM may be asked without its router is not to be seen from its command line"
+            )
         again = self._repeats(whole, self.tokens - 2 * len(chosen))
-        each = max(1, min(8, (self.tokens - len(again)) // (2 * max(1, len(chosen)))))
+        # Half of them may be sent once more. Prefill alone has but one token to give.
+        short = [target for target in chosen if target.service.role == "prefill"]
+        full = len(chosen) - len(short)
+        each = max(1, min(8, (self.tokens - len(again) - 2 * len(short)) // max(1, full + -(-full // 2))))
+        self.left = self.tokens - len(again)
         self.busy = True
-        await asyncio.gather(*(self._probe_one(target, each) for target in chosen), self._interleave(again))
+        await asyncio.gather(
+            *(self._probe_one(target, 1 if target in short else each) for target in chosen), self._interleave(again)
+        )
         self.busy = False
 
     def _repeats(self, whole: list[Target], tokens_left: int) -> list[Target]:
@@ -82,18 +96,20 @@ class Probing:
 
     async def _probe_one(self, target: Target | Pair, max_tokens: int) -> None:
         deadline_s = min(self.deadline_s, self._left_s())
+        self.left -= max_tokens
         first = await self._send(target, max_tokens, deadline_s)
         # One that ran into its deadline has had its time; a second one would only have less.
-        quick = first.total_s < deadline_s / 2
-        if first.error is not None and quick and self._left_s() >= _MIN_RETRY_S and self.tokens > 1:
+        quick = first is not None and first.error is not None and first.total_s < deadline_s / 2
+        if quick and self._left_s() >= _MIN_RETRY_S and self.left >= max_tokens:
+            self.left -= max_tokens
             await self._send(target, max_tokens, min(self.deadline_s, self._left_s()))
 
     def _left_s(self) -> float:
         return max(0.1, self.window_s + GRACE_S - 0.5 - (time.monotonic() - self.began))
 
-    async def _send(self, target: Target | Pair, max_tokens: int, deadline_s: float) -> ProbeResult:
-        service = target.service if isinstance(target, Target) else target.decode
-        model = self._model_of(service) or "default"
+    async def _send(self, target: Target | Pair, max_tokens: int, deadline_s: float) -> ProbeResult | None:
+        model = self._model_of(target.service) or "default"
+        made: ProbeResult | None
         if isinstance(target, Target):
             made = await probe(
                 target, model=model, max_tokens=max_tokens, deadline_s=deadline_s, began=self.began, own=self.own
@@ -102,7 +118,8 @@ class Probing:
             made = await probe_pair(
                 target, model=model, max_tokens=max_tokens, deadline_s=deadline_s, began=self.began, own=self.own
             )
-        self.results.append(made)
+        if made is not None:
+            self.results.append(made)
         return made
 
     def _model_of(self, service: Service) -> str | None:

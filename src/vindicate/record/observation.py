@@ -139,7 +139,7 @@ class ProbeResult:
 
     Attributes:
         target: Service whose URL was called.
-        shape: ``chat``, ``completion``, ``pd_pair`` (both legs at once, with bootstrap fields of our own), ``health`` …
+        shape: ``chat``, ``completion``, ``pd_pair`` (both legs, as a router sends them), ``leg`` (one side of a pair alone), ``health`` …
         covers: Services that the request has to pass through for a good answer, *target* first.
         may_pass: Services of which it passes some: of several workers of one role it takes one.
         terminated: The stream ended as its protocol demands: `[DONE]` seen and the body complete.
@@ -155,6 +155,7 @@ class ProbeResult:
         token_times_s: When chunks that carried text came, since the request was sent; ``None`` where that was not noted.
         n_empty: Events with data but without text, the end apart: a role, a heartbeat with an empty delta, usage.
         n_comments: Comment lines: heartbeats, which are no progress.
+        compressed: The body came compressed: *response_bytes* are fewer than those of the same answer elsewhere.
     """
 
     target: str
@@ -183,6 +184,7 @@ class ProbeResult:
     token_times_s: tuple[float, ...] | None = None
     n_empty: int = 0
     n_comments: int = 0
+    compressed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

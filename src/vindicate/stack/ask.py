@@ -1,7 +1,7 @@
 """A port → what it says of itself, by a few GETs with short deadlines; never anything that changes it."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,7 +28,7 @@ class Answers:
         mode: ``prefill`` or ``decode``, where it says so; a router passes on what its first worker says.
         engine, router: Whose metrics it shows, in the words of the stack file.
         metrics: Where it shows them.
-        workers: URLs that a router's metrics name as its workers.
+        workers: URLs that a router's metrics name as its workers; which side of a split pair they count each as, or "".
     """
 
     spoke: bool = False
@@ -39,7 +39,7 @@ class Answers:
     engine: str | None = None
     router: str | None = None
     metrics: str | None = None
-    workers: tuple[str, ...] = ()
+    workers: dict[str, str] = field(default_factory=dict)
 
 
 async def ask(url: str, other_ports: list[int]) -> Answers:
@@ -80,16 +80,17 @@ async def speaks_plain(url: str) -> bool:
 def _read_families(made: Answers, page: str, answer: Exchange) -> None:
     if answer.status != 200 or answer.error is not None:
         return
-    workers = set(made.workers)
+    sides: dict[str, set[str]] = {}
     for value in read_page(answer.body, limit=2000).values:
         for prefix, engine in _ROUTERS.items():
             if value.name.startswith(prefix):
                 made.router, made.metrics, made.llm = made.router or engine, page, True
-                workers.update(text for label, text in value.labels if label == "worker" and "://" in text)
+                for worker in (text for label, text in value.labels if label == "worker" and "://" in text):
+                    sides.setdefault(worker, set()).update(s for s in ("prefill", "decode") if s in value.name)
         for prefix, engine in _ENGINES.items():
             if value.name.startswith(prefix):
                 made.engine, made.metrics, made.llm = made.engine or engine, made.metrics or page, True
-    made.workers = tuple(sorted(workers)[:64])
+    made.workers |= {url: "".join(its) if len(its) == 1 else "" for url, its in sorted(sides.items())[:64]}
 
 
 async def _get(url: str) -> Exchange:

@@ -209,7 +209,11 @@ class _Search:
         """The nodes to which *node* hands requests, and how that is known; what else it calls is noted as unknown."""
         named = [one for pid in node.pids for one in named_by(pid)]
         found = self.weigh(node, named)
-        workers = named_in(node.answers.workers, "its own metrics")
+        workers = [
+            one
+            for url, side in node.answers.workers.items()
+            for one in named_in([url], f"its own metrics{f' ({side})' if side else ''}")
+        ]
         if workers and {below.key for below, _ in found} <= {_key(one.host, one.port) for one in workers}:
             named += workers  # else it passes on the page of the router that it calls
             found = self.weigh(node, named)
@@ -250,6 +254,7 @@ class _Search:
             node.unknown.pop(key, None)
             if local:
                 found[key] = (self.local_node(address.port), why)
+                found[key][0].option = said.by if said is not None and said.upstream else ""
             elif not (node.answers.engine or node.answers.mode):
                 # A remote peer is a border of this host; an engine's peers (transfer, telemetry) are not its upstream.
                 found[key] = (self.remote_node(address, _url(said)), why)

@@ -21,7 +21,7 @@ class Node:
         upstream: Key of each service that it calls → how that is known.
         unknown: What it calls too, in words, of which it is not known whether requests go there; nothing is sent to these.
         hidden: Its processes are another user's.
-        option: The option of its caller that names it, where nothing listens.
+        option: What of its caller names it: an option, or its metrics.
     """
 
     url: str
@@ -127,6 +127,8 @@ def _role(key: str, nodes: Mapping[str, Node], roles: dict[str, tuple[str, str]]
         roles[key] = (said.mode, "it says so: disaggregation_mode")
     elif kv_role:
         roles[key] = ({"kv_producer": "prefill", "kv_consumer": "decode"}[kv_role], f"its arguments say {kv_role}")
+    elif (said.engine or said.llm) and (side := _side_named(node)):
+        roles[key] = (side, f"its caller names it so: {node.option}")
     else:
         roles[key] = ("engine", "it calls no service that is known" if node.answers.spoke else "")
     return roles[key][0]
@@ -139,13 +141,18 @@ def _name_dead_leg(nodes: Mapping[str, Node], roles: dict[str, tuple[str, str]])
         for key in node.upstream:
             said_nothing = key in nodes and (nodes[key].answers.refused or nodes[key].answers.silent)
             if said_nothing and roles[key][0] == "engine":
-                option = nodes[key].option
-                said = [side for side in ("prefill", "decode") if side in option]
+                side = _side_named(nodes[key])
                 other = {"prefill": "decode", "decode": "prefill"}.get(next(iter(sides), ""), "engine")
-                if len(said) == 1:
-                    roles[key] = (said[0], f"its caller names it with {option}")
+                if side:
+                    roles[key] = (side, f"its caller names it so: {nodes[key].option}")
                 elif len(sides) == 1:
                     roles[key] = (other, f"it says nothing, and stands beside a {next(iter(sides))}")
+
+
+def _side_named(node: Node) -> str:
+    """Which side of a split pair its caller says that it is, by the option that names it (``--prefill URL``) or in its metrics."""
+    said = [side for side in ("prefill", "decode") if side in node.option.lower()]
+    return said[0] if len(said) == 1 else ""
 
 
 def _engine(node: Node, role: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import time
 
 import pytest
 
@@ -86,3 +87,33 @@ def test_a_connection_to_an_address_that_is_mapped_into_ipv6_has_two_ends_that_m
     ends = {(one.local, one.remote) for one in looks.connections()}
     assert len(ends) == 2
     assert {(remote, local) for local, remote in ends} == ends
+
+
+def test_one_costly_look_is_not_taken_for_what_looks_cost(monkeypatch):
+    dear = iter([0.0, 0.0, 0.06, 0.0, 0.06, 0.06, 0.06])
+
+    def dump(ports=()):
+        until = time.thread_time() + next(dear)
+        while time.thread_time() < until:
+            pass
+        return dump_table(ports)
+
+    monkeypatch.setattr(room, "dump_table", dump)
+    looks = SocketAccount([1], set, own=OwnSockets())
+    costs = []
+    for _ in range(7):
+        looks.look()
+        costs.append(looks.look_cost_s)
+    looks.close()
+    assert max(costs[:6]) < 0.06 <= costs[6]
+
+
+def test_a_port_with_nothing_but_time_wait_left_does_not_look_like_a_kernel_that_counts_nothing(monkeypatch):
+    with connected() as (port, client, server):
+        client.close()  # the end that closes first keeps TIME_WAIT
+        server.close()
+    monkeypatch.setattr(room, "dump_table", lambda ports=(): dump_table((port,)))
+    with contextlib.closing(SocketAccount([port], set, own=OwnSockets())) as account:
+        account.look()
+        assert account.n_time_wait == 1
+        assert account.counted

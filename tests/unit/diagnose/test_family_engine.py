@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.captures import PIDS, PLAIN, PORTS, Scenery
+from fakes.captures import PIDS, PLAIN, PORTS, SOME, Scenery
 from vindicate.diagnose.judge import judge
 from vindicate.record.observation import MetricValue, ProcessFacts, ProcessSample, Scrape
 
@@ -192,6 +192,17 @@ def test_names_requests_that_run_for_nobody():
 
 def test_an_engine_at_capacity_with_readers_has_no_zombies():
     assert mechanism_of(zombies(readers=4))[0] == "healthy"
+
+
+@pytest.mark.parametrize(("answer", "status"), [(6000, "healthy"), (0, "fault")])
+def test_readers_that_come_and_go_are_readers_even_if_none_is_there_at_the_last_look(answer, status):
+    scene = Scenery(ENGINE).figures("engine", running=[8, 12, 12, 12], tokens=200).probe("engine")
+    for start in (0.5, 3.0, 6.0):  # each with a connection of its own, closed after its answer, or before any
+        timeline = {start: (SOME, 0), start + 0.25: (SOME, answer), start + 1.25: (SOME, 2 * answer)}
+        scene.links(8, "client", "engine", timeline, closed=6)
+    found = mechanism_of(scene)
+    assert found[0] == status
+    assert status == "healthy" or found[3] == "engine.zombie_after_disconnect"
 
 
 def matrix(*bad):

@@ -1,8 +1,10 @@
 """When "healthy" may be said: not of streams that stand still unexplained, nor by one that hardly looked; and idle is called idle."""
 
+from dataclasses import replace
+
 import pytest
 
-from fakes.captures import PLAIN, Scenery
+from fakes.captures import PLAIN, SOME, Scenery
 from vindicate.diagnose.judge import judge
 
 PASSED_ON = {3.5: (500, 0), 3.75: (500, 1300)}
@@ -51,8 +53,6 @@ def test_a_chain_without_traffic_is_called_idle_in_so_many_words():
 
 
 def test_a_dead_address_of_which_nothing_is_known_is_not_called_an_engine():
-    from dataclasses import replace
-
     scene = Scenery({"engine": ()}).dead("engine").probe("engine", "refused")
     capture = scene.capture()
     nameless = replace(
@@ -65,3 +65,74 @@ def test_a_dead_address_of_which_nothing_is_known_is_not_called_an_engine():
     diagnosis = judge(nameless)
     assert (diagnosis.status, diagnosis.layer, diagnosis.service) == ("fault", "none", "pid:unknown:30002")
     assert "(engine)" not in diagnosis.summary
+
+
+def served(scene, n=4):
+    """Answers of more than an error flow to the clients, all the way."""
+    for hop in (("client", "proxy"), ("proxy", "router"), ("router", "decode")):
+        scene.streaming(n, *hop)
+    return scene.figures("prefill", tokens=300).figures("decode", running=n, http=n, tokens=500)
+
+
+@pytest.mark.parametrize(("error", "status"), [("no_headers", "healthy"), ("http_500", "undetermined")])
+def test_a_request_of_ours_that_waits_may_wait_its_turn_and_one_that_fails_says_that_something_is_wrong(error, status):
+    scene = served(Scenery()).probe("proxy", error).probe("router", error).probe("decode")
+    scene.probes[:2] = [replace(p, covers=("proxy", "router")) for p in scene.probes[:2]]
+    assert judge(scene.capture()).status == status
+
+
+@pytest.mark.parametrize(("size", "status"), [(460, "undetermined"), (5000, "healthy")])
+def test_errors_that_flow_to_the_clients_are_no_answers(size, status):
+    scene = Scenery(PLAIN).waiting(4, "client", "proxy", since=4).waiting(4, "proxy", "engine", since=4)
+    rounds = {3.0: (SOME, 0), 3.25: (SOME, size), 9.0: (2 * SOME, size), 9.25: (2 * SOME, 2 * size)}
+    for hop in (("client", "proxy"), ("proxy", "engine")):
+        scene.links(4, *hop, rounds)
+    scene.probe("proxy", "no_headers").probe("engine", "no_headers")
+    assert judge(scene.capture()).status == status
+
+
+@pytest.mark.parametrize(("working", "status"), [("prefill", "undetermined"), ("decode", "healthy")])
+def test_a_prefill_that_works_while_decode_gives_nobody_a_token_is_not_called_busy(working, status):
+    scene = Scenery()
+    scene.hidden = {"proxy", "router", "prefill", "decode"}
+    for name in ("prefill", "decode"):
+        scene.figures(name, tokens=300 if name == working else 0)
+    assert judge(scene.probe("proxy", "no_headers").capture()).status == status
+
+
+def asked_again_just_now(**changes):
+    """Twelve requests run; three of them were asked for at the very end, and of their answers one piece has come."""
+    scene = Scenery(PLAIN).figures("engine", running=12, http=12, tokens=500).probe("proxy").probe("engine")
+    for hop in (("client", "proxy"), ("proxy", "engine")):
+        scene.streaming(9, *hop)
+        scene.links(3, *hop, {0.0: (SOME, 500), 9.75: (2 * SOME, 500), 10.0: (2 * SOME, 740)}, before=(3.0, 0.1))
+    return scene.silent(1, "client", "proxy").silent(1, "proxy", "engine").capture(**changes)
+
+
+def test_streams_that_have_just_begun_are_not_taken_for_streams_that_stand_still():
+    assert judge(asked_again_just_now()).status == "healthy"
+
+
+def test_who_hardly_looked_says_nothing_of_streams_that_stand_still():
+    scene = Scenery(PLAIN).figures("engine", running=4, http=4, tokens=500).probe("proxy").probe("engine")
+    scene.silent(4, "client", "proxy").silent(4, "proxy", "engine")
+    assert judge(scene.capture(n_looks=41)).suspects
+    assert not judge(scene.capture(n_looks=2)).suspects
+
+
+def test_one_that_begins_every_answer_and_stops_serves_nobody():
+    scene = Scenery().figures("prefill").figures("decode", running=5)
+    scene.scrapes = [
+        replace(s, values=tuple(m for m in s.values if "inter_token" not in m.name)) for s in scene.scrapes
+    ]
+    for hop in (("client", "proxy"), ("proxy", "router"), ("router", "decode")):
+        scene.silent(4, *hop).link(*hop, {9.25: (SOME, 0), 9.5: (SOME, 900)})  # one who came later met the same
+    scene.probe("proxy", "stalled").probe("router", "stalled")
+    scene.probe("decode", "stalled", legs={"prefill": None, "decode": "stalled"})
+    assert judge(scene.capture()).service == "decode"
+
+
+@pytest.mark.parametrize(("again", "status"), [(None, "undetermined"), ("http_504", "fault")])
+def test_one_whose_errors_come_and_go_is_not_called_unfit(again, status):
+    scene = Scenery(PLAIN).health("proxy", 504).probe("proxy", "http_504", total=0.01).probe("engine")
+    assert judge(scene.probe("proxy", again, t=5.0).capture()).status == status

@@ -155,6 +155,15 @@ def test_convicts_a_relay_that_refuses_large_bodies():
     assert convicted(scene.probe("proxy").probe("engine")) == ("fault", "proxy", "proxy.body_truncation")
 
 
+def test_does_not_take_several_that_left_one_after_the_other_for_a_large_one_that_was_handed_on():
+    scene = sized(Scenery(PLAIN), [3000, 90_000, 40_000, 120_000, 8000, 110_000, 20_000, 100_000], most=65536)
+    asked = {0.5 * i: (60_000 * (i + 1), 1800 * i) for i in range(20)}
+    answered = {0.5 * i + 0.25: (60_000 * (i + 1), 1800 * (i + 1)) for i in range(20)}
+    for hop in (("client", "proxy"), ("proxy", "engine")):
+        scene.link(*hop, asked | answered)
+    assert convicted(scene.probe("proxy").probe("engine")) == ("fault", "proxy", "proxy.body_truncation")
+
+
 def test_does_not_blame_a_relay_that_hands_large_bodies_on():
     scene = sized(Scenery(PLAIN), [3000, 90_000, 40_000, 120_000, 8000, 200_000, 20_000, 100_000])
     assert convicted(scene.probe("proxy").probe("engine"))[0] == "healthy"
@@ -187,3 +196,80 @@ def test_convicts_a_relay_that_has_used_up_the_ports():
 def test_does_not_blame_a_busy_relay_with_many_short_connections():
     scene, host = churning(Scenery(PLAIN).probe("proxy").probe("engine"), 6000)
     assert convicted(scene, host_facts=host)[0] == "healthy"
+
+
+def silenced(scene, starts, *, by="service", up_by="caller", silence=1.0):
+    """Answers that began at once and were closed after a silence, on both sides."""
+    for start in starts:
+        for caller, callee, who in (("client", "proxy", by), ("proxy", "engine", up_by)):
+            n = round(silence / 0.25) + 1
+            scene.link(caller, callee, {start: (SOME, 350)}, closed=n)
+            for index in (-2, -1):
+                made = scene.connections[index]
+                mine = (made.id.startswith("s") and who == "service") or (made.id.startswith("c") and who == "caller")
+                states = [replace(made.samples[-1], state="CLOSE")]
+                if mine:
+                    states.append(replace(states[0], state="TIME_WAIT", last_rx_age_s=None, last_tx_age_s=None))
+                scene.connections[index] = replace(made, samples=(*made.samples[:-1], *states))
+    return scene
+
+
+def cut_probe(scene, target, after, **said):
+    scene.probe(target, "truncated", total=after, tokens=1)
+    scene.probes[-1] = replace(scene.probes[-1], first_byte_s=0.01, gaps_s=(), **said)
+    return scene
+
+
+def slow_probe(scene, target):
+    scene.probe(target, "stalled", total=8.0, tokens=5)
+    times = (0.1, 1.7, 3.3, 4.9, 6.5)
+    scene.probes[-1] = replace(scene.probes[-1], token_times_s=times, first_byte_s=0.1, gaps_s=(1.6,) * 4)
+    return scene
+
+
+STARTS = (0.5, 1.0, 2.5, 3.5, 5.0)
+
+
+def test_convicts_a_proxy_that_cuts_each_stream_after_one_silence_before_an_engine_of_slow_tokens():
+    scene = slow_probe(cut_probe(silenced(Scenery(PLAIN), STARTS), "proxy", 1.0), "engine")
+    assert convicted(scene) == ("fault", "proxy", "proxy.cuts_streams")
+
+
+@pytest.mark.parametrize("ends", [{"by": "caller"}, {"up_by": "service"}, {"silence": 3.0}])
+def test_does_not_blame_a_proxy_on_one_cut_of_ours_where_the_users_streams_end_otherwise(ends):
+    scene = slow_probe(cut_probe(silenced(Scenery(PLAIN), STARTS, **ends), "proxy", 1.0), "engine")
+    assert convicted(scene)[0] == "undetermined"
+
+
+def test_a_proxy_that_closes_idle_connections_after_a_while_is_healthy():
+    scene = silenced(Scenery(PLAIN), STARTS).probe("proxy").probe("engine")
+    assert convicted(scene)[0] == "healthy"
+
+
+def test_takes_no_starved_pool_for_granted_where_other_requests_find_a_connection_upstream():
+    scene = Scenery(PLAIN).figures("engine").waiting(6, "client", "proxy", since=20).probe("proxy", "no_headers")
+    scene.probe("engine")
+    assert convicted(scene)[2] == "proxy.connector_starvation"
+    scene.link(
+        "proxy", "engine", {0.0: (200, 300), 6.5: (350, 600)}, before=(20.0, 20.0)
+    )  # pages that we read through it
+    assert convicted(scene) == ("fault", "proxy", "unknown")
+
+
+def broken_off(scene, starts, *, by="service", response=240):
+    for start in starts:
+        ended(scene, "proxy", "engine", asked=start, last=start + 0.25, by=by, response=response)
+    return scene
+
+
+@pytest.mark.parametrize("response", [240, 0])
+def test_convicts_an_engine_that_breaks_answers_off_by_its_callers_sockets_and_a_probe_straight_to_it(response):
+    scene = broken_off(Scenery(PLAIN), STARTS, response=response)
+    cut_probe(cut_probe(scene, "proxy", 0.01), "engine", 0.01)
+    assert convicted(scene) == ("fault", "engine", "engine.cuts_streams")
+
+
+def test_an_engine_whose_whole_answers_only_lack_their_last_event_breaks_nothing_off():
+    scene = broken_off(Scenery(PLAIN), STARTS)
+    cut_probe(cut_probe(scene, "proxy", 0.01, body_complete=True), "engine", 0.01, body_complete=True)
+    assert convicted(scene)[0] == "undetermined"

@@ -5,6 +5,7 @@ import pytest
 from vindicate.stack import named
 from vindicate.stack.ask import Answers, _read_families
 from vindicate.stack.http import Exchange
+from vindicate.stack.roles import Node, parts_of
 
 PYTHON = "/usr/bin/python3.11"
 
@@ -73,4 +74,34 @@ def test_the_metrics_of_a_router_name_its_workers():
     page = b'smg_worker_health{worker="http://127.0.0.1:31001"} 1\nsmg_worker_health{worker="grpc-2"} 1\nother{worker="http://127.0.0.1:9"} 1\n'
     made = Answers()
     _read_families(made, "http://127.0.0.1:29000/metrics", Exchange("u", status=200, body=page, complete=True))
-    assert (made.router, made.workers) == ("sglang-router", ("http://127.0.0.1:31001",))
+    assert (made.router, made.workers) == ("sglang-router", {"http://127.0.0.1:31001": ""})
+
+
+def test_the_metrics_of_a_router_tell_the_sides_of_a_split_pair():
+    page = (
+        b'vllm_router_pd_prefill_requests_total{worker="http://127.0.0.1:1"} 7\n'
+        b'vllm_router_pd_decode_errors_total{worker="http://127.0.0.1:2"} 1\n'
+        b'vllm_router_worker_health{worker="http://127.0.0.1:1"} 1\nvllm_router_worker_health{worker="http://127.0.0.1:3"} 1\n'
+        b'vllm_router_prefill_x{worker="http://127.0.0.1:4"} 1\nvllm_router_decode_x{worker="http://127.0.0.1:4"} 1\n'
+    )
+    made = Answers()
+    _read_families(made, "http://127.0.0.1:29000/metrics", Exchange("u", status=200, body=page, complete=True))
+    assert [made.workers[f"http://127.0.0.1:{n}"] for n in (1, 2, 3, 4)] == ["prefill", "decode", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("option", "engine", "role"),
+    [
+        ("--prefill", "vllm", "prefill"),
+        ("its own metrics (decode)", "vllm", "decode"),
+        ("--prefill-decode-url", "vllm", "engine"),
+        ("--worker-urls", "vllm", "engine"),
+        ("--decode", None, "engine"),  # a stranger that answers like no engine
+    ],
+)
+def test_a_side_that_does_not_say_what_it_is_is_what_its_caller_calls_it(option, engine, role):
+    called = Node("http://127.0.0.1:2", 2, (), answers=Answers(spoke=True, engine=engine), option=option)
+    caller = Node(
+        "http://127.0.0.1:1", 1, (), answers=Answers(spoke=True, router="vllm-router"), upstream={"2": "named"}
+    )
+    assert parts_of({"1": caller, "2": called})["2"].role == role
