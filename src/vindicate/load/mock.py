@@ -5,12 +5,13 @@ who started it. ``GET /stamps`` gives the means since the last time, by its own 
 """
 
 import asyncio
-import contextlib
 import json
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import cast
+
+from vindicate.load.loop import new_loop
 
 __all__ = ["FIRST_S", "GAP_S", "TOKENS", "serve"]
 
@@ -110,8 +111,5 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    new_loop = asyncio.new_event_loop
-    with contextlib.suppress(ImportError):
-        from uvloop import new_event_loop as new_loop
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(serve())

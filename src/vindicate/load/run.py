@@ -1,14 +1,12 @@
 """A LoadPlan → requests to a server, a record of each, and a LoadSummary; every run ends."""
 
 import asyncio
-import contextlib
 import random
 import resource
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 
 from vindicate.clock import utc_now
@@ -17,6 +15,7 @@ from vindicate.load.dialect import Message, request_of, stream_of
 from vindicate.load.exchange import Exchange, Limits
 from vindicate.load.keep import Keeper
 from vindicate.load.lag import Lag
+from vindicate.load.loop import new_loop
 from vindicate.load.model import first_model
 from vindicate.load.plan import LoadPlan, Turn, server_url
 from vindicate.load.prompt import cancel_point, session_random, turns
@@ -52,10 +51,7 @@ OnProgress = Callable[[Progress], None]
 
 def run_load_blocking(plan: LoadPlan, *, out: Path | None = None, on_progress: OnProgress | None = None) -> LoadSummary:
     """Run *plan* in an event loop of its own; see :func:`run_load`."""
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    with contextlib.suppress(ImportError):
-        loop_factory = import_module("uvloop").new_event_loop
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(run_load(plan, out=out, on_progress=on_progress))
 
 
