@@ -12,6 +12,7 @@ from vindicate.experiment.journal import Journal, all_journals
 from vindicate.experiment.judge import identity_of, judge_experiment
 from vindicate.experiment.price import Noise, Pace
 from vindicate.ledger.exchange import EXPERIMENT
+from vindicate.ledger.present import versions_now
 from vindicate.ledger.store import Ledger
 from vindicate.record.experiment import Design, Earlier, Experiment, LevelEffect
 from vindicate.record.ledger import ChangeStep, Effect, Evidence, Fact
@@ -59,7 +60,7 @@ def record_result(ledger: Ledger, stack: Stack, design: Design, result: Experime
             sha256=journal.design_sha256,
             measured_at=max((trial.ended_at for trial in journal.trials()), default=design.registered_at),
             effects=() if result.aa else tuple(_kept(design, item, result.simulated) for item in _estimated(result)),
-            fingerprint=_fingerprint(stack, design, simulated=result.simulated),
+            fingerprint={**versions_now(stack), **_fingerprint(stack, design, simulated=result.simulated)},
             measured={"aa": result.aa, "blocks": result.blocks_done, **_noise_of(result)},
         )
     )

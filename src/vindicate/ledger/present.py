@@ -11,7 +11,7 @@ from vindicate.stack.model import ENGINES, Stack
 from vindicate.stack.process import process_tree, service_pids
 from vindicate.stack.versions import versions_of
 
-__all__ = ["asked_fields", "seen_now"]
+__all__ = ["asked_fields", "seen_now", "versions_now"]
 
 _RELAYS = ("proxy", "gateway", "router")
 _Told = dict[str, dict[str | None, list[str]]]
@@ -22,6 +22,11 @@ def seen_now(stack: Stack | None, book: Book) -> Book:
     """*book* where the versions that live workers have now count before those that were written down."""
     fields = asked_fields(book)
     return book.with_present(_live(stack, fields)) if stack and fields else book
+
+
+def versions_now(stack: Stack) -> dict[str, str]:
+    """The version of every engine, library and card that live workers agree on, by field, as a fingerprint takes it."""
+    return {field: known.value for field, known in _live(stack).items() if known.value is not None}
 
 
 def asked_fields(book: Book) -> set[str]:
@@ -35,7 +40,8 @@ def asked_fields(book: Book) -> set[str]:
     return found
 
 
-def _live(stack: Stack, fields: Collection[str]) -> dict[str, Known]:
+def _live(stack: Stack, fields: Collection[str] | None = None) -> dict[str, Known]:
+    """By field; only these *fields*, where some are given."""
     workers = [service for service in stack.services.values() if service.role not in _RELAYS]
     mapped: _Told = {}
     local = False
@@ -49,14 +55,15 @@ def _live(stack: Stack, fields: Collection[str]) -> dict[str, Known]:
             for field, value in library_versions(pid).items():
                 mapped.setdefault(field, {}).setdefault(value, []).append(f"{service.name} {pid}")
     engines: _Told = {}
-    if any(service.engine in fields for service in workers if service.engine in ENGINES):
+    if fields is None or any(service.engine in fields for service in workers if service.engine in ENGINES):
         for name, version in versions_of(stack).items():
-            engines.setdefault(stack.service(name).engine, {}).setdefault(version, []).append(name)
+            if (engine := stack.service(name).engine) != "generic":
+                engines.setdefault(engine, {}).setdefault(version, []).append(name)
     cards = {
         field: Known(value=value, how="this host, now") for field, value in (card_versions() if local else {}).items()
     }
     found = {**cards, **_agreed(mapped), **_agreed(engines)}  # an engine's own word counts most
-    return {field: known for field, known in found.items() if field in fields}
+    return found if fields is None else {field: known for field, known in found.items() if field in fields}
 
 
 def _agreed(told: Mapping[str, Mapping[str | None, list[str]]]) -> dict[str, Known]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from vindicate import __version__
 from vindicate.ledger.store import Ledger
 from vindicate.operate.services import bring_down, bring_up
 from vindicate.operate.status import live_readings
@@ -63,6 +64,7 @@ def test_gives_an_interval_for_each_level_and_leaves_everything_as_it_was(stack)
     with Ledger.open(stack.home / "ledger.db", read_only=True) as ledger:
         kept = [fact.body for fact in ledger.facts("evidence")]
     assert [len(item.effects) for item in kept] == [0, 2]
+    assert kept[1].fingerprint["reference"] == __version__, "measured with which engine: what makes it stale later"
     assert all(effect.simulated and effect.grade == "B" for effect in kept[1].effects)
     rows = list((stack.home / "experiments" / "X1" / "requests").glob("block*/level*/requests.jsonl"))
     assert len(rows) == 3 * 2 * 2, "raw rows of every measured level are kept"
