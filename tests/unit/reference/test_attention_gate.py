@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vindicate.reference.attention import PAGE, exact_attention
-from vindicate.reference.split_k import SplitK, combine, empty_partials, split
+from vindicate.reference.split_k import SplitK, _exponentials, combine, empty_partials, split
 from vindicate.stats.waves import RULES
 
 GATE = 1e-5
@@ -79,6 +79,25 @@ def test_pieces_follow_from_the_target_by_the_rule_and_never_outnumber_pages(rul
     kernel = SplitK(256, rule=rule)
     assert (kernel.n_splits(96, 2, 100_000), kernel.n_splits(48, 1, 100_000)) == wanted
     assert (kernel.n_splits(48, 1, 2 * PAGE), kernel.n_splits(1, 1, 0)) == (min(2, wanted[1]), 1)
+
+
+def test_exponentials_are_within_two_roundings_and_end_in_zero():
+    x = np.linspace(-90, 0, 64 * 1000, dtype=np.float32).reshape(-1, 64)
+    got = x + 5
+    exponents = np.zeros(64, np.int32)
+    for row in got:
+        _exponentials(row, np.float32(5), exponents, exponents.view(np.float32))
+    x = (x + np.float32(5)) - np.float32(5)
+    right = np.exp(x.astype(np.float64))
+    assert abs(got / right - 1)[x > -87].max() < 1.2e-7
+    assert not got[x <= -87].any()
+
+
+def test_a_nan_in_a_context_comes_out_as_one():
+    for which in (1, 2):
+        inputs = case([300], heads=1)
+        inputs[which][inputs[3][0, 2], 17, 0, 5] = np.nan
+        assert np.isnan(SplitK(3)(*inputs)).any()
 
 
 # ---- faults that the gate has to catch
