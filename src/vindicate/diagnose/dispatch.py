@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from vindicate.diagnose.chain import address_in
 from vindicate.diagnose.ladder import fault_class
 from vindicate.diagnose.link import ANSWER_BYTES, MIN_REQUEST_BYTES, Link, sent_at
+from vindicate.diagnose.progress import LATE_LOOKS
 from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
 from vindicate.record.observation import ProbeResult, Scrape
 
@@ -207,7 +208,7 @@ def _worker_at(scene: Scene, url: str) -> str | None:
 
 def _funnel(scene: Scene, name: str) -> Iterator[Clue]:
     """It counts work at a worker that has none, and sends everything to another, where requests queue."""
-    counted = worker_figures(scene, name, _ACTIVE_NAMES)
+    counted = {w: ns[-LATE_LOOKS:] for w, ns in worker_figures(scene, name, _ACTIVE_NAMES).items()}
     below = scene.chain.services[name].upstream
     for idle in [w for w in below if min(counted.get(w, [0.0])) - _most_in_work(scene, w) >= 1]:
         fellows = [w for w in below if w != idle and scene.chain.role(w) == scene.chain.role(idle)]
@@ -225,14 +226,14 @@ def _funnel(scene: Scene, name: str) -> Iterator[Clue]:
         yield against(
             "counter",
             0.65,
-            f"{name} counts {phantom:g} requests at {idle}, which itself had {_most_in_work(scene, idle):g} in work at most",
+            f"{name} counts {phantom:g} requests at {idle}, which itself had {_most_in_work(scene, idle):g} in work or queued",
             counted=phantom,
             in_work=_most_in_work(scene, idle),
         )
         yield against(
             "queue",
             0.6,
-            f"{waits:g} requests queued at {crowded[0]} all the while, beside {idle} where none did",
+            f"{waits:g} requests queued at {crowded[0]} all the while, beside {idle} where none does",
             queued=waits,
             queued_beside=0,
         )
@@ -240,12 +241,13 @@ def _funnel(scene: Scene, name: str) -> Iterator[Clue]:
 
 
 def _most_in_work(scene: Scene, worker: str) -> float:
-    """Most requests that *worker* had at any look; infinite when it does not say, or when some queued."""
+    """Most requests that *worker* had, queued ones included, at any of the last looks; infinite when it does not say."""
     gauges = scene.progress[worker].gauges
-    waiting = gauges["waiting"].values if "waiting" in gauges else ()
-    if "running" not in gauges or any(value >= 1 for _, value in waiting):
+    if "running" not in gauges:
         return float("inf")
-    return max(value for _, value in gauges["running"].values)
+    running, waiting = gauges["running"].values, gauges["waiting"].values if "waiting" in gauges else ()
+    last = max(value for _, value in running[-LATE_LOOKS:])
+    return last + max((value for _, value in waiting[-LATE_LOOKS:]), default=0.0)
 
 
 # ---- release ---------------------------------------------------------------------------------------------------------

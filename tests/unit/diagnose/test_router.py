@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from fakes.captures import PIDS, PLAIN, PORTS, Scenery
 from vindicate.diagnose.judge import judge
 from vindicate.record.observation import (
@@ -155,3 +157,25 @@ def test_does_not_call_the_gauge_of_a_busy_engine_stale():
     scene.streaming(12, "client", "proxy").streaming(12, "proxy", "engine").probe("proxy").probe("engine")
     made = judge(scene.capture())
     assert (made.status, made.aggravators) == ("healthy", ())
+
+
+def funnelled(*, queued_there, counted=20):
+    """A router that counts requests at one of two workers, sends all to the other, and what the first has queued, look by look."""
+    chain = {"router": ("prefill", "decode"), "prefill": (), "decode": ()}
+    scene = Scenery(chain)
+    scene.roles = {"prefill": "engine", "decode": "engine"}
+    scene.figures("prefill", waiting=queued_there).figures("decode", running=4, waiting=[2, 6, 12, 14], tokens=50)
+    scene.waiting(6, "client", "router", since=4).waiting(6, "router", "decode", since=4)
+    scene.silent(6, "client", "router", since=8).silent(6, "router", "prefill", since=8)
+    return scene.awaiting("router", "prefill", counted).probe("prefill", covers=("prefill",))
+
+
+@pytest.mark.parametrize("queued_there", [0, [2, 0, 0, 0]])
+def test_convicts_a_router_that_counts_work_at_a_worker_that_has_none_and_sends_all_to_another(queued_there):
+    diagnosis = judge(funnelled(queued_there=queued_there).capture())
+    assert (diagnosis.service, diagnosis.mechanism) == ("router", "router.load_counter_leak")
+
+
+@pytest.mark.parametrize(("queued_there", "counted"), [([2, 2, 2, 2], 2), (0, 0)])
+def test_a_count_that_is_true_convicts_no_router(queued_there, counted):
+    assert judge(funnelled(queued_there=queued_there, counted=counted).capture()).service != "router"
