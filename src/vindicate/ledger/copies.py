@@ -1,8 +1,8 @@
 """Claims and reverts that only repeat another's reason → the claim that each of them really rests on; derived, never stored; pure.
 
 A claim repeats an earlier one when it accuses the same in the same words, or when its words are nothing but a pointer to it
-(``same as C1``, ``copied from serve.sh``, ``see vllm #5091``). One with evidence, a verdict or an incident of its own is no copy,
-and different reasons are never taken for one.
+(``same as C1``, ``copied from serve.sh``, ``see vllm #5091``). One with evidence or an incident of its own is no copy, nor, in a
+book, one with a verdict; different reasons are never taken for one.
 """
 
 import re
@@ -28,7 +28,7 @@ def copied_claims(claims: Iterable[Claim], grounds: Callable[[], Grounds], own: 
     Args:
         claims: In the order in which they were first recorded.
         grounds: Makes the map when a pointer asks for it.
-        own: Those that something of their own speaks for or against; they repeat none.
+        own: Those that evidence of their own speaks for or against; they repeat none.
     """
     first: dict[tuple[str | None, str], Claim] = {}
     earlier: dict[str | None, list[Claim]] = {}
@@ -65,7 +65,7 @@ def borrowed(change: Change, about: Sequence[Claim], grounds: Callable[[], Groun
 
 def _pointed_at(text: str, among: Sequence[Claim], grounds: Callable[[], Grounds]) -> Claim | None:
     """The one claim that *text* does nothing but point at; ``None`` when it is none, or several."""
-    match = _POINTER.fullmatch(" ".join(text.split()).strip(" .,;:()"))
+    match = _pointer(text)
     if match is None:
         return None
     what = match["what"].strip(" .,;:()`")
@@ -84,9 +84,16 @@ def _names_of(claim: Claim, resting: Sequence[tuple[Change, Justification]]) -> 
 
 
 def _said_of(claim: Claim, resting: Sequence[tuple[Change, Justification]]) -> Iterable[str]:
+    """What may be pointed at: not words that only point elsewhere themselves."""
     yield claim.text
     for change, ground in resting:
-        yield from (change.source, change.reason, ground.quote, *change.services)
+        yield from (change.source, ground.quote, *change.services)
+        if _pointer(change.reason) is None:
+            yield change.reason
+
+
+def _pointer(text: str) -> re.Match[str] | None:
+    return _POINTER.fullmatch(" ".join(text.split()).strip(" .,;:()"))
 
 
 def _knob(claim: Claim) -> str | None:

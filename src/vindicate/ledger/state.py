@@ -89,7 +89,8 @@ class Book:
         rests_on: The changes that name a claim among their grounds, by claim.
         present: What each field of the system's identity is, as far as it is known.
         scopes: Where each claim that has a scope stands in it.
-        copies: The claims that only repeat another, and which one.
+        repeats: The claims whose words only repeat another, and which one.
+        copies: Of these the ones of which nobody has said anything else: whoever reopens one makes it a copy again.
     """
 
     incidents: Mapping[str, IncidentRecord] = field(default_factory=dict)
@@ -103,6 +104,7 @@ class Book:
     rests_on: Mapping[str, tuple[ChangeRecord, ...]] = field(default_factory=dict)
     present: Mapping[str, Known] = field(default_factory=dict)
     scopes: Mapping[str, Scoped] = field(default_factory=dict)
+    repeats: Mapping[str, str] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -124,7 +126,7 @@ class Book:
         evidence = {fact.body.id: fact.body for fact in known if isinstance(fact.body, Evidence)}
         evidence_at = {fact.body.id: fact.happened_at for fact in known if isinstance(fact.body, Evidence)}
         claims = _claims(known)
-        changes, copies = _with_copies(claims, _changes(known), evidence)
+        changes, repeats = _with_copies(claims, _changes(known), evidence)
         present = newest(evidence.values(), evidence_at)
         in_effect = sorted((record for record in changes.values() if record.in_effect), key=lambda record: record.when)
         return cls(
@@ -139,7 +141,8 @@ class Book:
             rests_on=_grouped((claim, record) for record in changes.values() for claim in record.because),
             present=present,
             scopes=_scopes(claims, present),
-            copies=copies,
+            repeats=repeats,
+            copies=_undisputed(repeats, claims),
         )
 
     def with_present(self, live: Mapping[str, Known]) -> "Book":
@@ -155,11 +158,10 @@ class Book:
         """
         for claim in statuses:
             self.claim(claim)
-        changed = {name: replace(self.claims[name], status=status) for name, status in statuses.items()}
-        copies = {
-            name: of for name, of in self.copies.items() if name not in statuses
-        }  # it has a verdict of its own then
-        return replace(self, claims={**self.claims, **changed}, copies=copies)
+        claims = {
+            **self.claims, **{name: replace(self.claims[name], status=status) for name, status in statuses.items()}
+        }  # fmt: skip
+        return replace(self, claims=claims, copies=_undisputed(self.repeats, claims))
 
     def claim(self, name: str) -> ClaimRecord:
         """The claim of that id.
@@ -291,6 +293,10 @@ def _scopes(claims: Mapping[str, ClaimRecord], present: Mapping[str, Known]) -> 
     return {name: scoped(record.claim.scope, present) for name, record in claims.items() if record.claim.scope}
 
 
+def _undisputed(repeats: Mapping[str, str], claims: Mapping[str, ClaimRecord]) -> dict[str, str]:
+    return {name: original for name, original in repeats.items() if claims[name].status == "open"}
+
+
 def _with_copies(
     claims: Mapping[str, ClaimRecord], changes: Mapping[str, ChangeRecord], evidence: Mapping[str, Evidence]
 ) -> tuple[Mapping[str, ChangeRecord], dict[str, str]]:
@@ -306,8 +312,7 @@ def _with_copies(
             for claim in ground.claims
         )
 
-    own = {name for name, record in claims.items() if record.events}
-    own |= {item.claim for item in evidence.values() if item.claim}
+    own = {item.claim for item in evidence.values() if item.claim}
     bare = [it for it in changes.values() if it.change.kind == "revert" and it.change.reason and not it.grounds]
     about = about_knobs(bodies) if bare else {}
     lent = {
