@@ -34,7 +34,7 @@ def test_ends_with_every_block_once_and_the_stack_as_it_was(tmp_path):
         bring_up(stack, ALL, say=lambda _line: None)
         deadline = time.monotonic() + 45
         while time.monotonic() < deadline:
-            code = run_for(stack, tmp_path, draw.uniform(0.8, 2.5) if kills < 5 else 40)
+            code = run_until(stack, tmp_path, draw.uniform(0.0, 0.3 + 0.2 * kills) if kills < 5 else None)
             kills += code == -signal.SIGKILL
             if code == 0:
                 break
@@ -55,13 +55,25 @@ def test_ends_with_every_block_once_and_the_stack_as_it_was(tmp_path):
         bring_down(stack, tuple(stack.services), say=lambda _line: None, by_hand=True)
 
 
-def run_for(stack, folder, seconds):
-    """Go on with it, and kill it after so many seconds; its exit code."""
+def run_until(stack, folder, delay):
+    """Go on with it, and kill it so many seconds after it touched its folder or a script; its exit code."""
     words = [sys.executable, "-m", "fakes.quick_bench", str(stack.file), "X1"]
+    began = state_of(stack)
     with (folder / "log").open("ab") as log:
         child = subprocess.Popen(words, stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": str(FAKES)})
+    if delay is None:
+        return child.wait(timeout=40)
+    while child.poll() is None and state_of(stack) == began:
+        time.sleep(0.01)
     try:
-        return child.wait(timeout=seconds)
+        return child.wait(timeout=delay)
     except subprocess.TimeoutExpired:
         os.kill(child.pid, signal.SIGKILL)
         return child.wait()
+
+
+def state_of(stack):
+    """When each file was last written that an experiment writes first."""
+    folder = stack.home / "experiments" / "X1"
+    files = [folder / "before.json", folder / "trials.jsonl", stack.service("worker").launcher.file]
+    return [path.stat().st_mtime_ns if path.exists() else 0 for path in files]
