@@ -140,6 +140,19 @@ def wait_for(url: str, deadline_s: float = 60.0) -> None:
     raise TimeoutError(url)
 
 
+def wait_for_listener(port: int, deadline_s: float = 60.0) -> None:
+    """Until somebody takes connections at *port*."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=2).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise TimeoutError(f"port {port}")
+
+
 @contextmanager
 def chain(scenario: Scenario, folder: Path) -> Iterator[tuple[dict[str, subprocess.Popen[bytes]], str, Path]]:
     """Start the chain; yields its processes, the entry's URL and the stack file."""

@@ -34,14 +34,18 @@ def pair(
         for name, command in commands.items():
             with (folder / f"{name}.log").open("wb") as log:
                 running[name] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        for port in (d, x):
-            bench.wait_for(f"http://127.0.0.1:{port}/v1/models")
+        bench.wait_for(f"http://127.0.0.1:{d}/v1/models")
+        scheme = "https" if "tls" in settings else "http"
+        if scheme == "http":
+            bench.wait_for(f"http://127.0.0.1:{x}/v1/models")
+        else:
+            bench.wait_for_listener(x)
         file = folder / "vindicate.toml"
         file.write_text(
-            f'[stack]\nname = "bench"\nentry = "proxy"\n[services.proxy]\nrole = "proxy"\nurl = "http://127.0.0.1:{x}"\n'
+            f'[stack]\nname = "bench"\nentry = "proxy"\n[services.proxy]\nrole = "proxy"\nurl = "{scheme}://127.0.0.1:{x}"\n'
             f'upstream = ["engine"]\n[services.engine]\nrole = "engine"\nurl = "http://127.0.0.1:{d}"\n'
         )
-        yield running, f"http://127.0.0.1:{x}", file
+        yield running, f"{scheme}://127.0.0.1:{x}", file
     finally:
         for process in running.values():
             os.killpg(process.pid, signal.SIGKILL)

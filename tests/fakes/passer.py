@@ -13,6 +13,10 @@ stale    seconds after which an idle connection upstream has an expired timer th
 parse    `text`: takes events apart by blank lines, each read decoded by itself
 beat     seconds between comments that it sends instead of the end of an answer
 turned   requests that are answered 429 at once, every so many-th
+files    most file descriptors that it may have open
+leaks    true: it leaves a file open for each request
+spool    a folder: it writes each request into a file there first, and answers 500 where it cannot
+tls      files of its certificate and key
 """
 
 import argparse
@@ -20,7 +24,9 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
+import ssl
 import time
 from pathlib import Path
 
@@ -35,6 +41,8 @@ class Relay:
         self.idle = []
         self.room = asyncio.Semaphore(settings.get("streams", 1 << 30))
         self.n = 0
+        self.kept = []
+        self.log = open(Path(settings["spool"]) / "log", "ab", buffering=0) if "spool" in settings else None  # noqa: SIM115
 
     async def connection(self, reader, writer):
         try:
@@ -51,6 +59,14 @@ class Relay:
     async def request(self, head, reader, writer):
         length = content_length(head)
         body = await reader.readexactly(length)
+        try:
+            if self.set.get("leaks"):
+                self.kept.append(os.open(os.devnull, os.O_RDONLY))
+            if self.log is not None:
+                self.log.write(body)
+        except OSError as problem:
+            await refuse(writer, 500, os.strerror(problem.errno or 0))
+            return True
         most = self.set.get("body", 1 << 60)
         if length > most:
             if self.set.get("over", "refuse") == "refuse":
@@ -193,8 +209,14 @@ def read_settings():
 
 async def main(settings):
     relay = Relay(settings)
+    if "files" in settings:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (settings["files"], settings["files"]))
+    context = None
+    if "tls" in settings:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*settings["tls"])
     server = await asyncio.start_server(
-        relay.connection, "127.0.0.1", settings.get("listen", 0), backlog=1024, limit=1 << 22
+        relay.connection, "127.0.0.1", settings.get("listen", 0), backlog=1024, limit=1 << 22, ssl=context
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -24,6 +24,7 @@ from vindicate.diagnose.health import Health, health_of
 from vindicate.diagnose.hearsay import hearsay
 from vindicate.diagnose.hold import holds
 from vindicate.diagnose.holes import without_holes
+from vindicate.diagnose.host import host_limits
 from vindicate.diagnose.ladder import ladder_of
 from vindicate.diagnose.legs import refused_legs
 from vindicate.diagnose.matrix import bad_cells
@@ -75,6 +76,7 @@ RULES = (
     misframings,
     refusals,
     occupied_links,
+    host_limits,
 )
 
 

@@ -16,6 +16,8 @@ __all__ = ["more_exactly"]
 
 _STALLS = ("stall_mid_stream", "no_first_token", "no_end", "inflight_parked", "not_ready")
 _OUTAGES = ("down", "not_listening", "not_accepting")
+_FAILURES = ("answers_errors", "cuts_streams", "holds_response", "drop_stream", "not_ready", "body_truncation")
+_LOOKS, _SPARE_FDS = 3, 1
 _QUEUES = (
     "num_running_reqs",
     "num_queue_reqs",
@@ -30,33 +32,34 @@ _BYTES_PER_TOKEN = 8  # no tokenizer makes fewer tokens of text than this
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A more exact name, and what speaks for it; *of*: which general names it stands for."""
+    """A more exact name, and what speaks for it; *of*: which general names it stands for, none for any."""
 
     mechanism: str
     evidence: tuple[Clue, ...]
     of: tuple[str, ...] = _STALLS
 
+    def fits(self, clue: Clue) -> bool:
+        """Whether it may stand for the name that *clue* gives."""
+        return clue.mechanism is not None and (not self.of or clue.mechanism.rpartition(".")[2] in self.of)
+
 
 def more_exactly(scene: Scene, clues: list[Clue]) -> list[Clue]:
     """Rename the stalls among *clues* where the kind of stall is known, and add what says so."""
     named = list(clues)
-    for service in scene.leaves:
-        accused = [c for c in named if c.service == service and c.direction == "implicates" and c.mechanism]
-        kinds = {c.mechanism.rpartition(".")[2] for c in accused if c.mechanism}
-        name = next((n for n in _names(scene, service) if not kinds.isdisjoint(n.of)), None)
+    for service in scene.chain.order:
+        accused = [c for c in named if c.service == service and c.direction == "implicates" and c.layer is None]
+        name = next((n for n in _names(scene, service) if any(map(n.fits, accused))), None)
         if name is None:
             continue
-        named = [
-            replace(c, mechanism=name.mechanism)
-            if c in accused and c.mechanism and c.mechanism.rpartition(".")[2] in name.of
-            else c
-            for c in named
-        ]
+        named = [replace(c, mechanism=name.mechanism) if c in accused and name.fits(c) else c for c in named]
         named.extend(name.evidence)
     return named
 
 
 def _names(scene: Scene, name: str) -> Iterator[_Name]:
+    yield from _used_up(scene, name)
+    if scene.chain.is_relay(name):
+        return
     pages = pages_of(scene.capture, name)
     yield from _watchdog(scene, name)
     yield from _dead_worker(scene, name)
@@ -65,6 +68,26 @@ def _names(scene: Scene, name: str) -> Iterator[_Name]:
     yield from _victim(scene, name)
     yield from _spinning(scene, name, pages)
     yield from _unservable(scene, name, pages)
+
+
+def _used_up(scene: Scene, name: str) -> Iterator[_Name]:
+    """It has run out of something that the host gives: file descriptors, room on a disk, memory."""
+    for p in scene.processes(name):
+        last = [s.n_fds for s in p.samples[-3:] if s.n_fds is not None]
+        if p.fd_limit is not None and len(last) == _LOOKS and min(last) >= p.fd_limit - _SPARE_FDS:
+            mechanism = "service.out_of_descriptors"
+            text = f"its process {p.pid} has {last[-1]} of {p.fd_limit} file descriptors open: it can neither take nor open a connection"
+            clue = _clue(name, "process", mechanism, 0.6, text, open=last[-1], limit=p.fd_limit)
+            yield _Name(mechanism, (clue,), of=())
+        if p.full_disk is not None:
+            mechanism = "host.disk_full"
+            text = f"the disk of {p.full_disk}, where its process {p.pid} works or writes, has no room left"
+            yield _Name(mechanism, (replace(_clue(name, "host", mechanism, 0.5, text), layer="host"),), of=_FAILURES)
+    kills = scene.capture.host_facts.oom_kills
+    if kills and any(p.ended for p in scene.processes(name)):
+        mechanism = "service.out_of_memory"
+        text = f"the kernel ended {count(kills, 'process')} for want of memory while we looked, and a process of {name} went"
+        yield _Name(mechanism, (_clue(name, "host", mechanism, 0.5, text, oom_kills=kills),), _OUTAGES)
 
 
 def _watchdog(scene: Scene, name: str) -> Iterator[_Name]:

@@ -5,20 +5,23 @@ from collections.abc import Iterator
 from vindicate.diagnose.chain import address_in, port_in, same_host
 from vindicate.diagnose.ladder import fault_class
 from vindicate.diagnose.rule import Against, Clue, Scene, count
-from vindicate.record.observation import Scrape, SeenService
+from vindicate.record.observation import ONLY_ITS_DATE, Listener, Scrape, SeenService
 
 __all__ = ["outages"]
 
 SMALL_ANSWER_BYTES = 700
+_LIVES = 3  # a restart makes two
 
 
 def outages(scene: Scene) -> Iterator[Clue]:
     """Clues to services that are not there at all, or plainly unfit."""
     for name in scene.chain.order:
         service = scene.chain.services[name]
-        yield from _down(scene, service)
+        loop = list(_crash_loop(scene, service))
+        yield from loop or _down(scene, service)
         yield from _stopped(scene, service)
         yield from _not_accepting(scene, service)
+        yield from _certificate(scene, service)
         yield from _failing(scene, service)
 
 
@@ -29,12 +32,12 @@ def _scrapes_at(scene: Scene, service: SeenService) -> list[Scrape]:
     return sorted(found, key=lambda s: s.t_s)
 
 
-def _listeners(scene: Scene, service: SeenService) -> list[tuple[int, tuple[int, ...]]]:
+def _listeners(scene: Scene, service: SeenService) -> list[Listener]:
     where = service.address
     if where is None:
         return []
     return [
-        (listener.backlog, listener.waiting)
+        listener
         for listener in scene.capture.listeners
         if listener.local.port == where.port
         and (same_host(listener.local.host, where.host) or where.host == "localhost")
@@ -90,21 +93,46 @@ def _down(scene: Scene, service: SeenService) -> Iterator[Clue]:
         )
 
 
+def _crash_loop(scene: Scene, service: SeenService) -> Iterator[Clue]:
+    """One process after another listens on its port, each gone before the next: something starts it again and again."""
+    where, looks = service.address, scene.capture.n_looks
+    if where is None or looks is None:
+        return
+    lives = [one for one in _listeners(scene, service) if one.pids]
+    in_turn = sum(len(one.waiting) for one in lives) <= looks  # workers that share a port are seen side by side
+    if not in_turn or len({one.pids for one in lives}) < _LIVES:
+        return
+    against = Against(service.name, "service.crash_loop", root=True)
+    pids = ", ".join(str(one.pids[0]) for one in lives[:6])
+    yield against(
+        "socket",
+        0.7,
+        f"{len(lives)} processes listened on port {where.port} one after another within {scene.capture.window_s:.0f} s: {pids}",
+        lives=len(lives),
+    )
+    ended = [p for p in scene.processes(service.name) if p.ended]
+    if ended:
+        yield against("process", 0.6, f"its process {ended[0].pid} ended while we looked", pid=ended[0].pid)
+
+
 def _stopped(scene: Scene, service: SeenService) -> Iterator[Clue]:
     processes = scene.processes(service.name)
-    stopped = [p for p in processes if p.samples and all(s.state in "Tt" for s in p.samples[-3:])]
+    stopped = [p for p in processes if p.samples and all(s.state in "Tt" or s.frozen for s in p.samples[-3:])]
     if not stopped:
         return
     main = any(p.pid in service.pids for p in stopped)
     mechanism = "service.stopped" if main else "engine.false_green_health"
     who = "its process" if main else "its worker process"
+    frozen = stopped[0].samples[-1].frozen
+    how = "frozen by its control group, as docker pause does," if frozen else "stopped (state T)"
     against = Against(service.name, mechanism, root=True)
     yield against(
         "process",
         0.75,
-        f"{who} {stopped[0].pid} is stopped (state T) and runs no instruction",
+        f"{who} {stopped[0].pid} is {how} and runs no instruction",
         pid=stopped[0].pid,
-        state="T",
+        state=stopped[0].samples[-1].state,
+        frozen=frozen,
     )
     silent = [s for s in _scrapes_at(scene, service) if s.error and s.error.startswith("timeout")]
     bad = scene.ladder.worst_of(service.name)
@@ -118,7 +146,8 @@ def _stopped(scene: Scene, service: SeenService) -> Iterator[Clue]:
 
 
 def _not_accepting(scene: Scene, service: SeenService) -> Iterator[Clue]:
-    for backlog, waiting in _listeners(scene, service):
+    for listener in _listeners(scene, service):
+        waiting = listener.waiting
         if len(waiting) < 3 or min(waiting[-max(3, len(waiting) // 2) :]) == 0:
             continue
         mechanism = "service.not_accepting"
@@ -126,9 +155,9 @@ def _not_accepting(scene: Scene, service: SeenService) -> Iterator[Clue]:
         yield against(
             "queue",
             0.6,
-            f"{count(waiting[-1], 'connection')} stood in its accept queue (room for {backlog}) and were not taken",
+            f"{count(waiting[-1], 'connection')} stood in its accept queue (room for {listener.backlog}) and were not taken",
             waiting=waiting[-1],
-            backlog=backlog,
+            backlog=listener.backlog,
         )
         late = [s for s in _scrapes_at(scene, service) if s.error and s.error.startswith("timeout")]
         silent = [p for p in scene.ladder.bad_at(service.name) if fault_class(p) == "silent"]
@@ -139,6 +168,25 @@ def _not_accepting(scene: Scene, service: SeenService) -> Iterator[Clue]:
                 f"{service.name} answers no request, not even one for its health",
                 timeouts=len(late) + len(silent),
             )
+
+
+def _certificate(scene: Scene, service: SeenService) -> Iterator[Clue]:
+    """Its certificate has run out, or is not valid yet: nobody who checks it can open a connection."""
+    name, mechanism = service.name, "service.certificate_expired"
+    said = [p.detail for p in scene.capture.probes if p.target == name and p.error == "certificate"]
+    said += [str(s.facts.get("certificate")) for s in _scrapes_at(scene, service) if s.error == "certificate"]
+    dated = [text for text in said if "expired" in text or "not yet valid" in text]
+    if not dated:
+        return
+    node = scene.account.nodes[name]
+    if any(link.began_at > 0 and len(link.rises) >= 4 for link in node.down):  # its callers do not mind
+        return
+    against = Against(name, mechanism, root=True)
+    why = dated[-1].removesuffix(ONLY_ITS_DATE)
+    yield against("probe", 0.75, f"no TLS connection to {service.url} can be opened: {why}", attempts=len(dated))
+    if any(text.endswith(ONLY_ITS_DATE) for text in dated):
+        text = "asked again with dates left out of account, the same certificate was trusted by this host and for this name"
+        yield against("host", 0.6, text)
 
 
 def _failing(scene: Scene, service: SeenService) -> Iterator[Clue]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from vindicate.diagnose.ladder import fault_class
+from vindicate.diagnose.link import MIN_REQUEST_BYTES
 from vindicate.diagnose.occupied import occupied
 from vindicate.diagnose.rule import Scene, count, oldest
 from vindicate.record.observation import ProbeResult
@@ -35,6 +36,23 @@ def _longer(probe: ProbeResult) -> str:
     return f"vindicate diagnose --window {min(300, max(30, 10 * round(4 * probe.deadline_s / 10)))}s"
 
 
+def _key_to_check(scene: Scene, probe: ProbeResult) -> str:
+    """Whose key to look at: that of our probe, or the one that the relay sends on."""
+    name, until = probe.target, probe.t_s + probe.total_s
+    asked = [
+        link.callee for link in scene.account.nodes[name].up if link.asked_between(probe.t_s, until, MIN_REQUEST_BYTES)
+    ]
+    if asked:
+        return (
+            f"{name} passed our request on to {asked[0]} and answered {probe.status}: compare the key that {name} sends on with the one "
+            f"that {asked[0]} expects, and name ours as api_key_env of services.{name}"
+        )
+    return (
+        f"{name} itself answered {probe.status}: name the variable of a key that it takes as api_key_env of services.{name}, "
+        "so that a probe is let in, and compare it with the key that the clients send"
+    )
+
+
 def what_would_settle(scene: Scene, suspects: Iterable[str]) -> Iterator[str]:
     """The next observations, the cheapest first."""
     chosen = list(suspects)
@@ -43,7 +61,9 @@ def what_would_settle(scene: Scene, suspects: Iterable[str]) -> Iterator[str]:
         yield "send probes: run vindicate diagnose without --no-probe"
     for p in scene.ladder.unclear[:1]:
         if p.error in ("http_401", "http_403"):
-            yield f"name the key's variable as api_key_env of services.{p.target}, so that a probe is let in"
+            yield _key_to_check(scene, p)
+        elif p.error == "certificate":
+            yield f"the certificate of {p.target} is not trusted here ({p.detail[:80]}): name its authority in SSL_CERT_FILE and look again"
         elif p.error in ("tls", "tls_timeout"):
             yield f"the TLS handshake with {p.target} fails: if it speaks plain HTTP, its url begins with http://"
         elif p.error == "unresolved":

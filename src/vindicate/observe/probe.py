@@ -233,7 +233,7 @@ def _result(
 ) -> ProbeResult:
     error, stream = _judge(done, answer), answer.stream
     arrivals = done.arrivals if answer.zipped is None else answer.arrivals
-    detail = stream.error or stream.garbage or ""
+    detail = stream.error or stream.garbage or done.problem
     if not detail and error is not None and stream.n_events == 0:
         detail = answer.seen.decode("utf-8", errors="replace")
     return ProbeResult(

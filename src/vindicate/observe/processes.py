@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 
+from vindicate.observe.cgroup import Cgroup, cgroup_of
+from vindicate.observe.disks import full_disk
 from vindicate.record.observation import ProcessFacts, ProcessSample
 from vindicate.redact import redact_argv, redact_text
 from vindicate.stack.process import read_knob, started_at
@@ -21,8 +23,17 @@ _ARGV_WORDS, _WORD_LIMIT, _SAMPLE_LIMIT = 64, 200, 120
 @dataclass(slots=True)
 class _Seen:
     facts: ProcessFacts
+    group: Cgroup
+    periods: tuple[int, int] | None
     samples: list[ProcessSample] = field(default_factory=list)
     ended: bool = False
+
+    def throttled_pct(self) -> float | None:
+        """Since it is followed; ``None`` without a quota, or without a period in between."""
+        now = self.group.periods()
+        if self.periods is None or now is None or now[0] <= self.periods[0]:
+            return None
+        return round(100 * (now[1] - self.periods[1]) / (now[0] - self.periods[0]), 1)
 
 
 class ProcessWatch:
@@ -39,7 +50,8 @@ class ProcessWatch:
             if pid not in self._seen:
                 facts = _facts(pid, names, together)
                 if facts is not None:
-                    self._seen[pid] = _Seen(facts)
+                    group = cgroup_of(pid)
+                    self._seen[pid] = _Seen(facts, group, group.periods())
 
     def pids(self) -> set[int]:
         """All that are followed."""
@@ -51,7 +63,7 @@ class ProcessWatch:
         for pid, seen in self._seen.items():
             if seen.ended or len(seen.samples) >= _SAMPLE_LIMIT:
                 continue
-            sample = _sample(pid, t_s)
+            sample = _sample(pid, t_s, seen.group)
             if sample is None or sample.state in ("Z", "X"):
                 seen.ended = True
             if sample is not None:
@@ -60,7 +72,14 @@ class ProcessWatch:
     def facts(self) -> tuple[ProcessFacts, ...]:
         """What was seen, by pid."""
         return tuple(
-            replace(seen.facts, samples=tuple(seen.samples), ended=seen.ended) for _, seen in sorted(self._seen.items())
+            replace(
+                seen.facts,
+                samples=tuple(seen.samples),
+                ended=seen.ended,
+                throttled_pct=seen.throttled_pct(),
+                full_disk=None if seen.ended else full_disk(pid),
+            )
+            for pid, seen in sorted(self._seen.items())
         )
 
 
@@ -99,7 +118,7 @@ def _fd_limit(pid: int) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _sample(pid: int, t_s: float) -> ProcessSample | None:
+def _sample(pid: int, t_s: float, group: Cgroup) -> ProcessSample | None:
     """From /proc/PID/stat (proc(5): words 3, 14, 15, 20 and 24), schedstat and fd."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -123,4 +142,5 @@ def _sample(pid: int, t_s: float) -> ProcessSample | None:
         n_fds=n_fds,
         rss_bytes=int(words[21]) * resource.getpagesize(),
         run_delay_s=delay,
+        frozen=group.frozen(),
     )

@@ -87,7 +87,7 @@ async def scrape(
     limit = _METRICS_LIMIT if kind == "metrics" else _JSON_LIMIT
     url = endpoint_url(service, kind)
     answer = await exchange(url, deadline_s=deadline_s, headers=auth_header(service), limit_bytes=limit, own=own)
-    made: dict[str, Any] = {}
+    made: dict[str, Any] = {"facts": {"certificate": answer.problem}} if answer.problem else {}
     error = _failure(answer)
     if error is None and kind == "metrics":
         page = read_page(answer.body, limit=max_values)

@@ -8,6 +8,7 @@ Anything that could not be seen is ``None`` or absent, never 0; `Capture.blind` 
 from dataclasses import dataclass, field
 
 __all__ = [
+    "ONLY_ITS_DATE",
     "Address",
     "Capture",
     "Connection",
@@ -22,6 +23,8 @@ __all__ = [
     "SeenService",
     "SocketSample",
 ]
+
+ONLY_ITS_DATE = "; in all else it is trusted"  # of a certificate, after what is wrong with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,10 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSample:
-    """One look at a process: CPU seconds used so far, threads, open files, scheduler wait, state letter of `/proc/PID/stat`."""
+    """One look at a process: CPU seconds used so far, threads, open files, scheduler wait, state letter of `/proc/PID/stat`.
+
+    *frozen*: its control group runs nothing until it is thawed.
+    """
 
     t_s: float
     state: str
@@ -198,11 +204,17 @@ class ProcessSample:
     n_fds: int | None = None
     rss_bytes: int | None = None
     run_delay_s: float | None = None
+    frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFacts:
-    """A process of the chain. *argv* is redacted; *knobs* holds only names the stack file declares; ``None`` = unset there."""
+    """A process of the chain. *argv* is redacted; *knobs* holds only names the stack file declares; ``None`` = unset there.
+
+    Attributes:
+        throttled_pct: Share of the CPU periods in the window in which its control group's quota held it back.
+        full_disk: A folder in which it works or writes, on a disk without room.
+    """
 
     pid: int
     ppid: int
@@ -214,6 +226,8 @@ class ProcessFacts:
     knobs: dict[str, str | None] = field(default_factory=dict)
     samples: tuple[ProcessSample, ...] = ()
     ended: bool = False
+    throttled_pct: float | None = None
+    full_disk: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

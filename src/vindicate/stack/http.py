@@ -18,7 +18,7 @@ from socket import AF_UNSPEC, SOCK_STREAM, gaierror, getaddrinfo
 from typing import Any
 from urllib.parse import urlsplit
 
-from vindicate.record.observation import Address
+from vindicate.record.observation import ONLY_ITS_DATE, Address
 
 __all__ = ["Exchange", "OwnSockets", "exchange", "resolve"]
 
@@ -48,9 +48,10 @@ class Exchange:
 
     Attributes:
         error: ``None`` when head and body came whole; else ``unresolved``, ``refused``, ``unreachable``, ``connect_timeout``,
-            ``tls`` (the handshake failed), ``tls_timeout`` (it never ended), ``no_headers``, ``no_first_byte``, ``stalled``, ``reset``, ``truncated``, ``too large``, ``garbage`` or ``no permission``.
+            ``certificate`` (it is not trusted, see *problem*), ``tls`` (the handshake failed otherwise), ``tls_timeout`` (it never ended), ``no_headers``, ``no_first_byte``, ``stalled``, ``reset``, ``truncated``, ``too large``, ``garbage`` or ``no permission``.
         complete: The body ended as its framing demands (last chunk, content length, or close where neither is given).
         arrivals: When body bytes came.
+        problem: Why a certificate is not trusted, in OpenSSL's words; with `ONLY_ITS_DATE` where that is all.
     """
 
     url: str
@@ -65,6 +66,7 @@ class Exchange:
     error: str | None = None
     sent_bytes: int = 0
     received_bytes: int = 0
+    problem: str = ""
 
 
 async def exchange(
@@ -94,6 +96,12 @@ async def exchange(
             await made.go(method, headers or {}, body, own)
     except TimeoutError:
         made.result.error = made.result.error or made.waiting_for
+    except ssl.SSLCertVerificationError as problem:
+        made.result.error, made.result.problem = "certificate", problem.verify_message
+        if problem.verify_code in _DATE_IS_WRONG and await _trusted_but_for_its_date(
+            url, deadline_s - made.since(), own
+        ):
+            made.result.problem += ONLY_ITS_DATE
     except ssl.SSLError:
         made.result.error = "tls"
     except OSError as problem:
@@ -107,6 +115,23 @@ async def exchange(
 
 
 _OWN_WORDS = ("too large", "truncated", "garbage")
+_DATE_IS_WRONG = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
+_NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which Python does not name
+
+
+async def _trusted_but_for_its_date(url: str, within_s: float, own: OwnSockets | None) -> bool:
+    """Whether a handshake that leaves the certificate's dates out of account succeeds; nothing is asked on it."""
+    parts = urlsplit(url)
+    context = ssl.create_default_context()
+    context.verify_flags |= _NO_CHECK_TIME
+    try:
+        async with asyncio.timeout(within_s):
+            link = await _connect(parts.hostname or "", parts.port or 443, own)
+            _, writer = await asyncio.open_connection(sock=link, ssl=context, server_hostname=parts.hostname)
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
 
 
 def _os_error(problem: OSError) -> str:

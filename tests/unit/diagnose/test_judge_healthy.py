@@ -309,3 +309,15 @@ def test_says_once_that_no_probe_was_sent():
 def test_does_not_call_a_chain_healthy_that_turns_our_requests_away():
     scene = Scenery().idle_engines().probe("proxy", error="http_401")
     assert status_of(scene) != "healthy"
+
+
+@pytest.mark.parametrize(
+    ("passed_on", "word"), [(True, "the one that router expects"), (False, "proxy itself answered 401")]
+)
+def test_a_refused_key_convicts_nobody_and_says_whose_key_to_compare(passed_on, word):
+    scene = Scenery().idle_engines().probe("proxy", "http_401").probe("decode")
+    if passed_on:
+        scene.forwarded("proxy", "router", answered=True)
+    diagnosis = judge(scene.capture())
+    assert diagnosis.status == "undetermined"
+    assert word in " ".join(diagnosis.next)
