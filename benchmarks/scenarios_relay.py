@@ -101,6 +101,12 @@ SCENARIOS = (
     relay("relay_stale", "proxy.poisoned_pooled_connection", {"stale": 1.0}, "--itl 0.02", clients=("pauses",), more=("--window", "25s")),
     Scenario("relay_churns", "proxy", "proxy", "proxy.ephemeral_port_churn", clients=("busy",),
              start=partial(pair_with_few_ports, settings={"reuse": False}, engine=("--tokens", "4"))),
+    relay("relay_looks_up_slowly", "proxy.slow_to_pass_on", {"reuse": False, "lookup": 2}, "--itl 0.02 --tokens 8", clients=("short",)),
+    relay("well_but_slow_at_its_limit", None, {"reuse": False, "lookup": 0.5}, "--itl 0.02 --tokens 8"),
+    relay("relay_caps", "gateway.h2_stream_cap", {"streams": 3}, "--itl 0.05 --tokens 100000", clients=("long",), settle_s=25),
+    relay("well_capped_so_far", None, {"streams": 3}, "--itl 0.05 --tokens 100000", clients=("long",)),
+    relay("well_capped_and_moving", None, {"streams": 3}, "--itl 0.05 --tokens 40", clients=("hang",)),
+    relay("well_looks_up", None, {"reuse": False, "lookup": 0.1}, "--itl 0.02 --tokens 8", clients=("short",)),
     relay("well_slow", None, {}, "--itl 0.5 --tokens 30"),
     relay("well_long_prefill", None, {}, "--delay-first 6 --itl 0.02", may_abstain=True),
     relay("well_uploads", None, {}, "--itl 0.02", clients=("growing",)),
@@ -184,6 +190,12 @@ async def short(url: str) -> None:
         await asyncio.sleep(0.02)
 
 
+async def long(url: str) -> None:
+    """Six agents, each with one answer that does not end."""
+    async with bench.session_of(6) as session:
+        await asyncio.gather(*(bench.forever(session, url, 100_000) for _ in range(6)))
+
+
 async def reader(url: str) -> None:
     """Four agents that read slowly."""
     async with bench.session_of(4) as session:
@@ -212,4 +224,4 @@ async def ask(session: Any, url: str, *, words: int = 40, leave_s: float | None 
         await asyncio.sleep(0.2)
 
 
-CLIENTS = {f.__name__: f for f in (lengths, growing, pauses, leavers, impatient, short, reader)}
+CLIENTS = {f.__name__: f for f in (lengths, growing, pauses, leavers, impatient, short, long, reader)}

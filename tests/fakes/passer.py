@@ -8,6 +8,7 @@ age      seconds after which it cuts every exchange
 first    seconds without an answer byte after which it answers 403 itself
 body     most bytes of a request that it reads; `over` says what then: `refuse` (400 by itself) or `pass` (handed on as far as read)
 streams  exchanges upstream at a time; the others wait
+lookup   seconds that each of its name lookups takes, in a pool of two threads, before it connects upstream (with reuse off)
 reuse    false: a connection upstream for each request, closed by the relay
 stale    seconds after which an idle connection upstream has an expired timer that its next user gets to feel
 parse    `text`: takes events apart by blank lines, each read decoded by itself
@@ -28,6 +29,7 @@ import resource
 import signal
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 
@@ -42,6 +44,7 @@ class Relay:
         self.room = asyncio.Semaphore(settings.get("streams", 1 << 30))
         self.n = 0
         self.kept = []
+        self.pool = ThreadPoolExecutor(2)
         self.log = open(Path(settings["spool"]) / "log", "ab", buffering=0) if "spool" in settings else None  # noqa: SIM115
 
     async def connection(self, reader, writer):
@@ -123,6 +126,8 @@ class Relay:
                 writer.close()
                 raise RefusedError(504, "Timeout on reading data from socket")
             return reader, writer
+        if "lookup" in self.set:
+            await asyncio.get_running_loop().run_in_executor(self.pool, time.sleep, self.set["lookup"])
         try:
             return await asyncio.open_connection("127.0.0.1", self.set["to"], limit=1 << 20)
         except OSError as problem:

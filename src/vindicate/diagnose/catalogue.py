@@ -35,6 +35,23 @@ _ENTRIES = (
         "restart the proxy alone to free the callers; then make it release its upstream response on every path and bound its wait for a slot",
     ),
     Mechanism(
+        "proxy.slow_to_pass_on",
+        "proxy",
+        "requests wait inside it for seconds before it asks anybody below, and then are answered at once",
+        "it owes answers while it has no request under way upstream; through it a request takes seconds, past it none",
+        "a slow engine (then the request is with the engine); a queue at its limit (then others of its requests are under way)",
+        "take its stacks twice (py-spy dump): name lookups and other blocking calls in a small thread pool, a lock, or a busy event loop; give "
+        "lookups a pool or cache of their own, and keep connections alive",
+    ),
+    Mechanism(
+        "gateway.h2_stream_cap",
+        "gateway",
+        "it lets only so many exchanges through at a time, and the others wait in it though there is room below",
+        "the same number of answers flows all the while, further requests get no byte, and past it they are answered at once",
+        "an engine at its limit (then past it they wait too); a starved pool (then its upstream connections stand silent)",
+        "raise its limit of concurrent streams (HTTP/2: those that the upstream advertises), or let it open more connections",
+    ),
+    Mechanism(
         "proxy.drop_stream",
         "proxy",
         "it stops passing a stream on in the middle",

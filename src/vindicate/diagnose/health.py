@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from vindicate.diagnose.delay import SLOWER_S, SLOWER_TIMES, past
 from vindicate.diagnose.ladder import fault_class
 from vindicate.diagnose.occupied import occupied
 from vindicate.diagnose.rule import Scene, count, oldest
@@ -116,6 +117,9 @@ def _passes(scene: Scene, entry: str, *, waiting_s: float, n_waiting: int, movin
     if stalled is not None:
         return Health("undetermined", 0.0, f"a request of ours passes, but {stalled}")
     ours = f"a request of ours through {entry} was complete in {took:.1f} s"
+    beyond = past(scene, entry)
+    if beyond is not None and took >= max(beyond.total_s + SLOWER_S, SLOWER_TIMES * beyond.total_s):
+        ours += f"; straight to {beyond.target} in {beyond.total_s:.1f} s, so most of that time passes above it"
     if moving or _works(scene):
         return Health("healthy", 0.9 if n_waiting else 0.95, f"healthy and busy: {ours}")
     if not n_waiting:

@@ -10,7 +10,7 @@ from vindicate.diagnose.link import Link, sent_at
 from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
 from vindicate.record.observation import ProbeResult
 
-__all__ = ["hold_mechanism", "holds", "upstream_seen"]
+__all__ = ["hold_mechanism", "holds", "upstream_seen", "went_nowhere"]
 
 PATIENCE_S = 3.0  # a relay may look at a request, or translate it, before it hands it on
 DISTINCT = 3  # so many callers do not all keep half a request back, or a connection open for news
@@ -38,7 +38,7 @@ def holds(scene: Scene) -> Iterator[Clue]:
             continue
         node = scene.account.nodes[name]
         probes = [p for p in scene.ladder.bad_at(name) if fault_class(p) == "silent"]
-        unsent = [p for p in probes if _went_nowhere(scene, node, p)]
+        unsent = [p for p in probes if went_nowhere(scene, node, p)]
         joined = _one_leg_only(scene, name)
         if joined is not None:
             yield from _lost_leg(scene, node, joined)
@@ -103,7 +103,7 @@ def upstream_seen(scene: Scene, node: NodeAccount) -> bool:
     return seen and all(link.counted for link in node.up)
 
 
-def _went_nowhere(scene: Scene, node: NodeAccount, probe: ProbeResult) -> bool:
+def went_nowhere(scene: Scene, node: NodeAccount, probe: ProbeResult) -> bool:
     """Whether the probe came to the relay and nothing of its size left upstream while it waited; unknown sides count as left."""
     if not upstream_seen(scene, node) or any(not link.counted for link in node.own):
         return False

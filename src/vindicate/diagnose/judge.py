@@ -16,6 +16,7 @@ from vindicate.diagnose.catalogue import mechanism_named, remedy_for
 from vindicate.diagnose.chain import chain_of
 from vindicate.diagnose.clearance import clearances
 from vindicate.diagnose.cut import cuts
+from vindicate.diagnose.delay import delays
 from vindicate.diagnose.dispatch import dispatches
 from vindicate.diagnose.figures import lying_figures
 from vindicate.diagnose.framing import misframings
@@ -57,6 +58,7 @@ DEAD = ("service.down", "service.not_listening")
 RULES = (
     outages,
     holds,
+    delays,
     spoilers,
     stalls,
     refused_legs,
