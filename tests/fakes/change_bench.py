@@ -40,7 +40,7 @@ class Bench:
     def __init__(self, stack):
         self.stack = stack
         self.script = stack.service("worker").launcher.file
-        self.before = self.script.read_bytes()
+        self.before = self.script.read_bytes() if self.script else None  # what is kept elsewhere has no script
         self.ledger = Ledger.open(stack.home / "ledger.db")
         bring_up(stack, ("worker", "helper"), say=quiet)
 

@@ -7,7 +7,7 @@ import click
 
 from vindicate.cli.explain import explain
 from vindicate.cli.option import example, json_option, ledger_option, print_json, stack_option
-from vindicate.errors import MisuseError
+from vindicate.errors import MisuseError, VindicateError
 from vindicate.redact import redact_value
 from vindicate.units import shown
 
@@ -106,7 +106,7 @@ def _shown_drift(name: str, said: dict[str, str | None]) -> tuple[str, ...]:
 
 
 def _scripts(desk: "Desk", name: str, unseen: list[str]) -> tuple[dict[str, str | None], dict[str, str]]:
-    from vindicate.operate.script import read_value
+    from vindicate.operate.holder import holder_of
 
     values: dict[str, str | None] = {}
     lines: dict[str, str] = {}
@@ -114,16 +114,15 @@ def _scripts(desk: "Desk", name: str, unseen: list[str]) -> tuple[dict[str, str 
         return values, lines
     for service in desk.stack.knobs[name].services:
         launcher = desk.stack.service(service).launcher
-        if launcher.file is None or launcher.kind != "script":
+        if launcher.kind == "none" and launcher.file is None:
             unseen.append(f"{service} has no start script in the stack file")
             continue
         try:
-            found = read_value(launcher.file, name)
-        except MisuseError as error:
+            held = holder_of(desk.stack, desk.stack.service(service), desk.stack.knobs[name]).read()
+        except VindicateError as error:
             unseen.append(error.problem)
             continue
-        values[service] = found.value if found else None
-        lines[service] = f"{launcher.file.name}:{found.line}" if found else launcher.file.name
+        values[service], lines[service] = held.value, held.where
     return values, lines
 
 

@@ -113,6 +113,7 @@ def restart(
     one small request; exits 1 when it does not answer.
     """
     from vindicate.operate.answers import asked_after, wait_for_answer
+    from vindicate.operate.health import place_of
     from vindicate.operate.interrupt import interruptible, shielded
     from vindicate.operate.lock import locked
     from vindicate.operate.services import is_there, running_by_hand
@@ -124,7 +125,9 @@ def restart(
     say(f"stop:  {', '.join(reversed(order))}\nstart: {', '.join(order)}")
     for name in order:
         if hand := running_by_hand(declared, declared.service(name)):
-            say(f"note:  {name} (pid {hand[0]}) was started by hand; it will run under this tool's launcher afterwards")
+            say(
+                f"note:  {name} ({place_of(hand[0])}) was started by hand; it will not come back there, but run under its launcher"
+            )
     if dry_run:
         return 0
     agree("Restart these together?", yes=yes)

@@ -7,6 +7,7 @@ from vindicate.errors import MisuseError
 from vindicate.ledger.state import Book, ChangeRecord
 from vindicate.ledger.store import Ledger
 from vindicate.operate.answers import take_baseline
+from vindicate.operate.health import place_of
 from vindicate.operate.plan import ChangePlan, with_ids
 from vindicate.operate.services import running_by_hand
 from vindicate.operate.status import live_readings
@@ -41,10 +42,10 @@ def with_baseline(stack: Stack, plan: ChangePlan) -> tuple[ChangePlan, tuple[str
     return replace(plan, baseline=baseline), notes
 
 
-def hand_started(stack: Stack, plan: ChangePlan) -> dict[str, int]:
-    """Services of the restart set that were not started from here, with a pid."""
+def hand_started(stack: Stack, plan: ChangePlan) -> dict[str, str]:
+    """Services of the restart set that were not started from here, with a pid and the terminal program it runs in."""
     found = {name: running_by_hand(stack, stack.service(name)) for name in plan.together}
-    return {name: pids[0] for name, pids in found.items() if pids}
+    return {name: place_of(pids[0]) for name, pids in found.items() if pids}
 
 
 def already_so(stack: Stack, plan: ChangePlan) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,8 @@ from vindicate.operate import files, journal
 from vindicate.operate.answers import SETTLE_S, AnswerError, compare_answers, wait_for_answer
 from vindicate.operate.health import wait_for_health
 from vindicate.operate.journal import Progress
+from vindicate.operate.kept import ask
+from vindicate.operate.launch import keeper_of
 from vindicate.operate.plan import ChangePlan, FileEdit, KnobEdit
 from vindicate.operate.running import identify
 from vindicate.operate.services import READY_S, bring_down, bring_up, restart
@@ -108,13 +110,15 @@ class Operation:
 
     def _write(self) -> tuple[str, dict[str, object], list[Body]]:
         for file in self.progress.plan.files:
-            files.write_edit(file, self.progress.plan.edits)
+            files.write_edit(file, self.progress.plan.edits, self.stack)
+        self._reload()
         written = ", ".join(f"{edit.knob}={shown(edit.after)}" for edit in self.progress.plan.edits)
         return written, {}, []
 
     def _restart(self) -> tuple[str, dict[str, object], list[Body]]:
         together, began = self.progress.plan.together, time.clock_gettime(time.CLOCK_BOOTTIME)
-        restart(self.stack, together, say=self.say, timeout_s=self.timeout_s)
+        asked = self._asked({edit.knob: edit.after for edit in self.progress.plan.edits})
+        restart(self.stack, together, say=self.say, timeout_s=self.timeout_s, by_person=asked)
         took_s = round(time.clock_gettime(time.CLOCK_BOOTTIME) - began, 1)
         data: dict[str, object] = {"uptime_s": began, "restarted": list(together), "took_s": took_s}
         return f"{', '.join(together)} in {took_s} s", data, []
@@ -190,7 +194,7 @@ class Operation:
 
     def _edited_meanwhile(self) -> list[str]:
         """What somebody else did to the scripts since they were written, where the values were left as they are to be."""
-        notes = (files.edited_since(file, self.progress.plan.edits) for file in self.progress.plan.files)
+        notes = (files.edited_since(file, self.progress.plan.edits, self.stack) for file in self.progress.plan.files)
         return [note for note in notes if note]
 
     # ---- back ----------------------------------------------------------------------------------------------------
@@ -234,16 +238,32 @@ class Operation:
         self.say(f"undoing: {reason}")
         if "restarted" not in announced:
             changed = [file.path for file in plan.files if files.put_back(file)]
+            self._reload()
             return f"put back {', '.join(changed)}" if changed else "the scripts were as before"
         for file in plan.files:
             files.put_back(file)
+        self._reload()
         began = time.clock_gettime(time.CLOCK_BOOTTIME)
         if not plan.was_up:
             bring_down(self.stack, plan.together, say=self.say)
             return "the scripts are as before, and the services are stopped, as they were"
-        restart(self.stack, plan.together, say=self.say, timeout_s=self.timeout_s)
-        seen = [self._require_live(edit, edit.before, since=began, or_as=edit.was_live) for edit in plan.edits]
+        asked = self._asked({edit.knob: edit.before for edit in plan.edits})
+        restart(self.stack, plan.together, say=self.say, timeout_s=self.timeout_s, by_person=asked, all_new=False)
+        seen = [
+            self._require_live(edit, edit.before, since=began, or_as=edit.was_live, undoing=True) for edit in plan.edits
+        ]
         return f"the scripts are as before, and live again: {'; '.join(seen)}; {wait_for_answer(self.stack).text}"
+
+    def _reload(self) -> None:
+        """Make what keeps the services read the edited files again, also where that was interrupted the last time."""
+        for name in dict.fromkeys(name for edit in self.progress.plan.edits for name in edit.services):
+            if keeper := keeper_of(self.stack, self.stack.service(name)):
+                ask(keeper.reload())
+
+    def _asked(self, values: Mapping[str, str | None]) -> dict[str, dict[str, str | None]]:
+        """The knob values that each service must come to hold, where a person restarts it."""
+        edits, together = self.progress.plan.edits, self.progress.plan.together
+        return {name: {edit.knob: values[edit.knob] for edit in edits if name in edit.services} for name in together}
 
     def _end_the_outage(self) -> None:
         """Start what ran before on a script that is somebody else's by now: theirs is better than no service."""
@@ -283,9 +303,18 @@ class Operation:
                 raise EngineError(f"{name}: not healthy {when}: {health.detail}", remedy="vindicate stack status")
 
     def _require_live(
-        self, edit: KnobEdit, value: str | None, *, since: float | None, or_as: tuple[str | None, ...] = ()
+        self,
+        edit: KnobEdit,
+        value: str | None,
+        *,
+        since: float | None,
+        or_as: tuple[str | None, ...] = (),
+        undoing: bool = False,
     ) -> str:
         """Insist that every live process of every holder has *value*, or one of *or_as*, and began after *since* (seconds since boot).
+
+        Args:
+            undoing: What a person starts may have been left running, where it holds the value.
 
         Raises:
             EngineError: One has another value, cannot be read, is older, or there is none.
@@ -294,7 +323,7 @@ class Operation:
         for name in edit.services:
             service = self.stack.service(name)
             readings = live_readings(service, edit.knob)
-            where = f"{name}: {edit.knob}"
+            where, may_rest = f"{name}: {edit.knob}", undoing and service.launcher.kind == "none"
             if not readings:
                 raise EngineError(
                     f"{where} cannot be read back: no live process was found", remedy="vindicate stack status"
@@ -308,9 +337,9 @@ class Operation:
                 if reading.value not in (value, *or_as):
                     raise EngineError(
                         f"{where} is {shown(reading.value)} in pid {reading.pid}, and should be {shown(value)}",
-                        remedy=f"look at what else sets it in {service.launcher.file}",
+                        remedy=f"look at what else sets it in {service.launcher.file or f'what starts {name}'}",
                     )
-                if since is not None and _is_older(reading.pid, since):
+                if since is not None and not may_rest and _is_older(reading.pid, since):
                     raise EngineError(
                         f"{where}: pid {reading.pid} is older than the change", remedy="vindicate stack status"
                     )

@@ -13,7 +13,7 @@ from vindicate.stack.http import exchange
 from vindicate.stack.model import Service
 from vindicate.stack.process import is_local, listening_pids
 
-__all__ = ["PATIENT_S", "Health", "check_health", "describe_pid", "port_is_taken", "wait_for_health"]
+__all__ = ["PATIENT_S", "Health", "check_health", "describe_pid", "place_of", "port_is_taken", "wait_for_health"]
 
 # SGLang's /health generates a token: it takes a second when idle, and up to 20 under load. Nothing is stopped, undone or
 # restarted because of an answer that is merely slower than the 2 s that a look at the stack waits.
@@ -76,3 +76,15 @@ def describe_pid(pid: int) -> str:
     except psutil.Error:
         command = "gone"
     return f"pid {pid} ({command})"
+
+
+def place_of(pid: int) -> str:
+    """``pid 4711, in tmux``: where a person who looks for it would find it, as far as its ancestors tell."""
+    try:
+        above = [parent.name() for parent in psutil.Process(pid).parents()]
+    except psutil.Error:
+        above = []
+    terminal = next(
+        (word for name in above for word in ("tmux", "screen", "sshd") if name.lower().startswith(word)), None
+    )
+    return f"pid {pid}, in {terminal}" if terminal else f"pid {pid}"

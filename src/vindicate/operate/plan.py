@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 
 from vindicate.errors import CannotError, MisuseError
-from vindicate.operate.launchers import start_command
-from vindicate.operate.script import edit_value, read_value
+from vindicate.operate.holder import holder_of
+from vindicate.operate.launch import launch_of, require_startable
 from vindicate.operate.services import is_there
 from vindicate.operate.status import live_readings
 from vindicate.redact import is_secret_name, redact_json, redact_text
@@ -38,7 +38,10 @@ Kind = Literal["apply", "revert", "restore"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEdit:
-    """One start script: *path* is the real file (links followed), *backup* the copy beside it, *knobs* what is set in it for *services*."""
+    """One file: *path* is the real one (links followed), *backup* the copy beside it, *knobs* what is set in it for *services*.
+
+    A hash is empty where there is no file: one that the change makes, or takes away.
+    """
 
     path: str
     backup: str
@@ -110,6 +113,8 @@ class ChangePlan:
     Attributes:
         together: Services that restart, in start order.
         was_up: Those of them that ran before.
+        told: What is to be known of how a service is stopped and started, by service.
+        by_person: Those of *together* that a person is asked to restart.
     """
 
     kind: Kind
@@ -120,6 +125,8 @@ class ChangePlan:
     baseline: Baseline | None = None
     watch: WatchPlan | None = None
     diffs: dict[str, list[str]] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    by_person: tuple[str, ...] = ()
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -137,14 +144,21 @@ def plan_edits(stack: Stack, kind: Kind, wanted: Mapping[str, str | None], *, id
         MisuseError: A knob or a script is not understood, or a value looks like a secret.
         CannotError: A launcher is not supported, or a folder cannot be written.
     """
-    edits, contents, after, held = [], dict[Path, bytes](), dict[Path, bytes](), dict[Path, list[str]]()
+    edits, contents, after, held = [], dict[Path, bytes | None](), dict[Path, bytes | None](), dict[Path, list[str]]()
+    standing: dict[Path, list[str]] = {}
     for change, (name, value) in zip(ids, wanted.items(), strict=True):
         knob = stack.knob(name)
-        _must_be_settable(stack, knob, value)
-        for path in dict.fromkeys(_script_of(stack, service) for service in knob.services):
-            contents.setdefault(path, _read(path))
-            held.setdefault(path, []).append(name)
-            after[path] = edit_value(after.get(path, contents[path]), name, value, path=path)
+        _must_be_settable(knob, value)
+        for service in knob.services:
+            holder = holder_of(stack, stack.service(service), knob)
+            path = holder.path
+            if path is None:
+                continue
+            standing.setdefault(path, []).append(service)
+            if name not in held.setdefault(path, []):
+                contents.setdefault(path, _read(path))
+                held[path].append(name)
+                after[path] = holder.edit(after.get(path, contents[path]), value)
         live = {
             reading.value
             for service in knob.services
@@ -161,20 +175,24 @@ def plan_edits(stack: Stack, kind: Kind, wanted: Mapping[str, str | None], *, id
         stack.restart_set(tuple(dict.fromkeys(service for edit in edits for service in edit.services)))
     )
     for service in together:
-        start_command(stack, stack.service(service))
+        require_startable(stack, stack.service(service), by_person=True)
     plan = ChangePlan(
         kind=kind,
         edits=tuple(edits),
         files=tuple(
             replace(
                 _file_edit(path, contents[path], after[path], (ids[0], *held[path])),
-                services=tuple(dict.fromkeys(name for edit in edits for name in edit.services if _script_of(stack, name) == path)),
+                services=tuple(dict.fromkeys(standing[path])),
             )
             for path in after if after[path] != contents[path]
         ),
         together=together,
         was_up=tuple(name for name in together if is_there(stack.service(name))),
-        diffs={str(path): diff_lines(contents[path], after[path]) for path in after if after[path] != contents[path]},
+        diffs={
+            str(path): diff_lines(contents[path] or b"", after[path] or b"") for path in after if after[path] != contents[path]
+        },
+        by_person=tuple(name for name in together if stack.service(name).launcher.kind == "none"),
+        told={name: text for name in together if (text := launch_of(stack, stack.service(name)).told())},
     )  # fmt: skip
     data = msgspec.json.decode(msgspec.json.encode(replace(plan, diffs={})))
     if redact_json(data) != data:
@@ -193,13 +211,12 @@ def with_ids(plan: ChangePlan, ids: Sequence[str]) -> ChangePlan:
 
 
 def script_value(stack: Stack, knob: Knob) -> str | None:
-    """What the script of the first service sets *knob* to.
+    """What *knob* is set to where it stands for its first service: in its script, say.
 
     Raises:
         MisuseError: It cannot be read off.
     """
-    found = read_value(_script_of(stack, knob.services[0]), knob.name)
-    return found.value if found else None
+    return holder_of(stack, stack.service(knob.services[0]), knob).read().value
 
 
 def sha256(content: bytes) -> str:
@@ -207,55 +224,45 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _must_be_settable(stack: Stack, knob: Knob, value: str | None) -> None:
-    if knob.kind != "env":
-        raise CannotError(
-            f"{stack.file}: knobs.{knob.name} is of kind {knob.kind!r}, and only env can be changed yet",
-            remedy="change it by hand, or export it as an environment variable in the start script",
-        )
+def _must_be_settable(knob: Knob, value: str | None) -> None:
     if is_secret_name(knob.name) or (value is not None and redact_text(value) != value):
         raise MisuseError(
             f"{knob.name} looks like a secret, and the ledger keeps no secrets", remedy="set that variable by hand"
         )
 
 
-def _script_of(stack: Stack, service: str) -> Path:
-    launcher = stack.service(service).launcher
-    if launcher.kind != "script" or launcher.file is None:
-        raise CannotError(
-            f"{stack.file}: services.{service} has a launcher of kind {launcher.kind!r}, and only scripts can be changed yet",
-            remedy='give it launcher = { kind = "script", file = "…" }, or change it by hand',
-        )
-    return launcher.file.resolve()
-
-
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise MisuseError(
             f"{path}: cannot be read: {error.strerror}", remedy="check the path and its permissions"
         ) from error
 
 
-def _file_edit(path: Path, before: bytes, after: bytes, named: tuple[str, ...]) -> FileEdit:
+def _file_edit(path: Path, before: bytes | None, after: bytes | None, named: tuple[str, ...]) -> FileEdit:
     import os
 
-    if not os.access(path.parent, os.W_OK):
+    folder = next(
+        folder for folder in path.parents if folder.exists()
+    )  # that of a file to be made may be to be made too
+    if not os.access(folder, os.W_OK):
         raise CannotError(
-            f"{path.parent}: cannot be written, and the script and its backup stand there",
+            f"{folder}: cannot be written, and {path.name} and its backup stand there",
             remedy="run as the owner of that folder, or make it writable",
         )
-    status = path.stat()
+    status = path.stat() if before is not None else None
     return FileEdit(
         path=str(path),
         backup=str(_backup_path(path, named[0])),
         knobs=named[1:],
-        sha_before=sha256(before),
-        sha_after=sha256(after),
-        mode=status.st_mode & 0o7777,
-        uid=status.st_uid,
-        gid=status.st_gid,
+        sha_before="" if before is None else sha256(before),
+        sha_after="" if after is None else sha256(after),
+        mode=status.st_mode & 0o7777 if status else 0o644,
+        uid=status.st_uid if status else os.geteuid(),
+        gid=status.st_gid if status else os.getegid(),
     )
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "identify",
     "log_tail",
     "members",
+    "plain_tail",
     "read_run",
     "require_room",
     "spawn",
@@ -59,6 +60,7 @@ class Run:
         start_ticks: The leader's start; with *boot_id* it tells a reused pid.
         ready_at: When its health was first good, ISO 8601 UTC.
         log_from: Bytes that the log held before; what it says of this start comes after them.
+        main_pid, main_ticks: The first process of what systemd or docker keeps for it, when that was first well.
     """
 
     service: str
@@ -71,6 +73,8 @@ class Run:
     start_ticks: int = 0
     ready_at: str | None = None
     log_from: int = 0
+    main_pid: int = 0
+    main_ticks: int = 0
 
 
 def spawn(service: str, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path, home: Path) -> Run:
@@ -252,6 +256,11 @@ def log_tail(run: Run, *, lines: int = 5) -> list[str]:
             text = source.read().decode(errors="replace")
     except OSError:
         return []
+    return plain_tail(text, lines=lines)
+
+
+def plain_tail(text: str, *, lines: int = 5) -> list[str]:
+    """The last lines of a log, redacted, control characters escaped."""
     return [_plain(redact_text(line))[:300] for line in text.splitlines() if line.strip()][-lines:]
 
 

@@ -1,33 +1,18 @@
 """Services of a stack → started in order and healthy, or stopped with nothing left behind."""
 
-import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-import psutil
-
-from vindicate.clock import Clock, SystemClock, utc_now
-from vindicate.errors import CannotError, EngineError
+from vindicate.clock import Clock, SystemClock
+from vindicate.errors import CannotError, EngineError, VindicateError
+from vindicate.operate import child, kept
 from vindicate.operate.health import PATIENT_S, check_health, describe_pid, port_is_taken
 from vindicate.operate.interrupt import shielded
-from vindicate.operate.launchers import environment, start_command
-from vindicate.operate.running import (
-    Proc,
-    Run,
-    end,
-    exit_code,
-    forget_run,
-    identify,
-    log_tail,
-    members,
-    read_run,
-    require_room,
-    spawn,
-    write_run,
-)
+from vindicate.operate.launch import Person, keeper_of, require_startable
+from vindicate.operate.running import Proc, Run, end, forget_run, identify, members, read_run, require_room
+from vindicate.stack.keeper import is_port_proxy
 from vindicate.stack.model import Service, Stack
 from vindicate.stack.process import listening_users, process_tree, service_pids
 from vindicate.units import format_duration
@@ -35,6 +20,7 @@ from vindicate.units import format_duration
 __all__ = [
     "DRAIN_S",
     "READY_S",
+    "Asked",
     "bring_down",
     "bring_up",
     "is_there",
@@ -46,16 +32,30 @@ __all__ = [
 
 DRAIN_S = 10.0  # an engine may drain for ever after SIGTERM (SGLang with a pinned request does)
 READY_S = 600.0  # loading a large model takes minutes
+TELL_EACH_S = 15.0  # how often a wait for a person says what is still missing
 Say = Callable[[str], None]
+Values = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person is asked to restart: knob values by service, and since when, in seconds since boot, it counts as restarted."""
+
+    values: Mapping[str, Values]
+    since_uptime_s: float | None
 
 
 def bring_up(
-    stack: Stack, names: Sequence[str], *, say: Say, timeout_s: float = READY_S, clock: Clock | None = None
-) -> tuple[str, ...]:
+    stack: Stack, names: Sequence[str], *, say: Say, timeout_s: float = READY_S, clock: Clock | None = None,
+    asked: Asked | None = None,
+) -> tuple[str, ...]:  # fmt: skip
     """Start what of *names* is not up, callees before callers, and wait until each is healthy.
 
     Services that do not call one another start at the same time. When one fails, or on Ctrl-C, those that this call
     started are stopped again and the others are left as they were.
+
+    Args:
+        asked: What a person is asked to restart, and waited for; without this, what a person starts is only named.
 
     Returns:
         The services that were started.
@@ -68,18 +68,21 @@ def bring_up(
     found: dict[str, Run] = {}  # earlier starts that are there, and not well yet; they are waited for and never stopped
     waiting = []
     for name in stack.start_order(tuple(names)):
-        if not _already_up(stack, stack.service(name), say):
+        if stack.service(name).launcher.kind == "none" and asked is not None:
+            waiting.append(name)
+        elif not _already_up(stack, stack.service(name), say):
             waiting.append(name)
             if run := _still_there(stack, stack.service(name), say, clock):
                 found[name] = run
     for name in [name for name in waiting if name not in found and stack.service(name).launcher.kind == "none"]:
-        say(f"{name}: not running, and the stack file gives it no launcher; start it yourself")
-        waiting.remove(name)
+        if asked is None:
+            say(f"{name}: not running, and the stack file gives it no launcher; start it yourself")
+            waiting.remove(name)
     for name in waiting:  # whatever is wrong with a launcher is said before anything is started
-        start_command(stack, stack.service(name))
+        require_startable(stack, stack.service(name), by_person=True)
     started: list[str] = []
     try:
-        _start_all(stack, waiting, started, found, say=say, timeout_s=timeout_s, clock=clock)
+        _start_all(stack, waiting, started, found, asked, say=say, timeout_s=timeout_s, clock=clock)
     except BaseException:
         with shielded():
             if started:
@@ -90,41 +93,95 @@ def bring_up(
 
 
 def _start_all(
-    stack: Stack, waiting: list[str], started: list[str], found: Mapping[str, Run], *, say: Say, timeout_s: float, clock: Clock
+    stack: Stack, waiting: list[str], started: list[str], found: Mapping[str, Run], asked: Asked | None,
+    *, say: Say, timeout_s: float, clock: Clock,
 ) -> None:  # fmt: skip
     """Start each of *waiting* when everything below it is ready, until all are; *started* grows before each start.
 
-    One that is *found* running already is only waited for.
+    One that is *found* running already is only waited for, and so is one that a person is asked for.
     """
-    starting: dict[str, Run] = {}
+    starting: dict[str, Callable[[float], bool]] = {}
     begun = clock.monotonic()
     while waiting or starting:
         busy = {*waiting, *starting}
         for name in [name for name in waiting if not busy & (set(stack.path_from(name)) - {name})]:
             waiting.remove(name)
-            if name in found:
-                starting[name] = found[name]
+            service = stack.service(name)
+            if service.launcher.kind == "none" and asked is not None:
+                starting[name] = _asked_for(stack, service, asked, say, clock)
                 continue
-            started.append(name)
-            starting[name] = _start(stack, stack.service(name))
-            say(f"{name}: starting, pid {starting[name].pid}, log {starting[name].log}")
+            if name not in found:
+                started.append(name)
+            run = found[name] if name in found else _start(stack, service, say)
+            starting[name] = partial(_is_ready, stack, service, run, say)
         for name in list(starting):
             left_s = timeout_s - (clock.monotonic() - begun)
-            patience_s = max(0.5, min(PATIENT_S, left_s))
-            if _is_ready(stack, stack.service(name), starting[name], patience_s=patience_s, say=say):
+            if starting[name](max(0.5, min(PATIENT_S, left_s))):
                 say(f"{name}: ready after {format_duration(clock.monotonic() - begun)}")
                 del starting[name]
         if starting and clock.monotonic() - begun > timeout_s:
-            name, run = next(iter(starting.items()))
-            raise EngineError(
-                f"{name}: not healthy after {format_duration(timeout_s)}: {check_health(stack.service(name)).detail}; "
-                + ("it ran before and is left running; " if name in found else "")
-                + _log_end(run, say),
-                remedy=f"read {run.log}, or give it longer with --timeout"
-                + (f", or: vindicate stack restart {name}" if name in found else ""),
-            )
+            name = next(iter(starting))
+            raise _too_late(stack, stack.service(name), timeout_s, found=name in found, say=say)
         if starting:
             clock.sleep(0.05)
+
+
+def _too_late(stack: Stack, service: Service, timeout_s: float, *, found: bool, say: Say) -> EngineError:
+    name, keeper, run = service.name, keeper_of(stack, service), read_run(stack.home, service.name)
+    health = check_health(service)
+    problem = f"not healthy after {format_duration(timeout_s)}: {health.detail}"
+    if service.launcher.kind == "none":
+        problem = f"not restarted as asked in {format_duration(timeout_s)}" if health.good else problem
+        return EngineError(
+            f"{name}: {problem}", remedy="do it, or give it longer with --timeout, and run the command again"
+        )
+    left = "it ran before and is left running; " if found else ""
+    end_of_log = (
+        kept.log_end(service, keeper, say) if keeper else child.log_end(run, say) if run else "its log is not known"
+    )
+    where = f"its log: {keeper.log()}" if keeper else run.log if run else "its log"
+    return EngineError(
+        f"{name}: {problem}; {left}{end_of_log}",
+        remedy=f"read {where}, or give it longer with --timeout{f', or: vindicate stack restart {name}' if found else ''}",
+    )
+
+
+def _start(stack: Stack, service: Service, say: Say) -> Run:
+    keeper = keeper_of(stack, service)
+    if keeper:
+        run = kept.start_kept(stack, service, keeper)
+        say(f"{service.name}: starting, by: {' '.join(run.argv)}")
+        return run
+    run = child.start_child(stack, service)
+    say(f"{service.name}: starting, pid {run.pid}, log {run.log}")
+    return run
+
+
+def _is_ready(stack: Stack, service: Service, run: Run, say: Say, patience_s: float) -> bool:
+    keeper = keeper_of(stack, service)
+    if keeper:
+        return kept.is_ready(stack, service, keeper, run, patience_s=patience_s, say=say)
+    return child.is_ready(stack, service, run, patience_s=patience_s, say=say)
+
+
+def _asked_for(stack: Stack, service: Service, asked: Asked, say: Say, clock: Clock) -> Callable[[float], bool]:
+    """Ask a person to restart *service*, unless that is done; and then, again and again, whether it is."""
+    person, wanted = Person(stack, service), asked.values.get(service.name, {})
+    told_at = clock.monotonic()
+    if person.still_missing(wanted, since_uptime_s=asked.since_uptime_s):
+        say(person.what_to_do(wanted))
+
+    def is_done(patience_s: float) -> bool:
+        nonlocal told_at
+        missing = person.still_missing(wanted, since_uptime_s=asked.since_uptime_s)
+        if missing is None and check_health(service, timeout_s=patience_s).good:
+            return True
+        if clock.monotonic() - told_at >= TELL_EACH_S:
+            told_at = clock.monotonic()
+            say(f"{service.name}: still waiting for you: {missing or 'it is not healthy yet'}")
+        return False
+
+    return is_done
 
 
 def bring_down(
@@ -143,10 +200,18 @@ def bring_down(
     """
     clock = clock or SystemClock()
     stopped = []
+    failed: VindicateError | None = None
     for name in reversed(stack.start_order(tuple(names))):
         service = stack.service(name)
-        run = read_run(stack.home, name)
-        if _stop_run(stack, service, run, say, clock):
+        try:
+            was_running = _stop(stack, service, say, clock, anyway=by_hand)
+        except VindicateError as error:
+            if by_hand or keeper_of(stack, service) is None:  # a restart is no good without this
+                raise
+            failed = error
+            say(f"{name}: not stopped: {error.problem}")
+            continue
+        if was_running:
             stopped.append(name)
             say(f"{name}: stopped")
         hand = running_by_hand(stack, service)
@@ -156,13 +221,21 @@ def bring_down(
             say(f"{name}: stopped; it had been started by hand ({', '.join(str(pid) for pid in hand)})")
         elif hand:
             say(f"{name}: {describe_pid(hand[0])} was not started from here and is left running")
+    if failed:  # the others are stopped all the same
+        raise failed
     return tuple(stopped)
 
 
 def restart(
-    stack: Stack, names: Sequence[str], *, say: Say, timeout_s: float = READY_S, clock: Clock | None = None
-) -> tuple[str, ...]:
+    stack: Stack, names: Sequence[str], *, say: Say, timeout_s: float = READY_S, clock: Clock | None = None,
+    by_person: Mapping[str, Values] | None = None, all_new: bool = True,
+) -> tuple[str, ...]:  # fmt: skip
     """Stop *names* and all that must restart with them, started by us or by hand, then start them and wait for health.
+
+    Args:
+        by_person: Knob values, by service: a service that only a person can restart is asked for, and waited for until every
+            live process is new and holds its values; without this, such a service is an error.
+        all_new: Whether a person's processes that hold the values already must be restarted all the same.
 
     Raises:
         EngineError: One did not come up; those that this call started are stopped again.
@@ -170,10 +243,13 @@ def restart(
     """
     together = stack.restart_set(tuple(names))
     for name in together:  # before anything is stopped, it must be known how to start it
-        start_command(stack, stack.service(name))
+        require_startable(stack, stack.service(name), by_person=by_person is not None)
     require_room(stack.home)  # a start that cannot be recorded is not made
-    bring_down(stack, together, say=say, by_hand=True, clock=clock)
-    return bring_up(stack, together, say=say, timeout_s=timeout_s, clock=clock)
+    began = time.clock_gettime(time.CLOCK_BOOTTIME)
+    ours = [name for name in together if stack.service(name).launcher.kind != "none"]
+    bring_down(stack, ours, say=say, by_hand=True, clock=clock)
+    asked = None if by_person is None else Asked(by_person, began if all_new else None)
+    return bring_up(stack, together, say=say, timeout_s=timeout_s, clock=clock, asked=asked)
 
 
 def sweep_undeclared(stack: Stack, *, say: Say, clock: Clock | None = None) -> tuple[str, ...]:
@@ -200,7 +276,10 @@ def sweep_undeclared(stack: Stack, *, say: Say, clock: Clock | None = None) -> t
 
 
 def run_members(stack: Stack, service: Service) -> tuple[Proc, ...]:
-    """Live processes of the service's last start by us."""
+    """Live processes of the service's last start by us, or, of a service that is kept, those that its keeper names."""
+    keeper = keeper_of(stack, service)
+    if keeper:
+        return kept.kept_procs(keeper.stand())
     run = read_run(stack.home, service.name)
     return members(run) if run else ()
 
@@ -211,13 +290,14 @@ def is_there(service: Service) -> bool:
 
 
 def running_by_hand(stack: Stack, service: Service) -> tuple[int, ...]:
-    """Pids of the service that were not started from here."""
-    ours = {proc.pid for proc in run_members(stack, service)}
+    """Pids of the service that were not started from here, and are not with its keeper; none when that cannot be asked."""
+    if service.launcher.kind == "none":
+        return ()
+    try:
+        ours = {proc.pid for proc in run_members(stack, service)}
+    except VindicateError:
+        return ()
     return tuple(pid for pid in service_pids(service) if pid not in ours)
-
-
-def _folder(stack: Stack) -> Path:
-    return stack.home.parent
 
 
 def _already_up(stack: Stack, service: Service, say: Say) -> bool:
@@ -225,6 +305,8 @@ def _already_up(stack: Stack, service: Service, say: Say) -> bool:
     health = check_health(service)
     ours = {proc.pid for proc in run_members(stack, service)}
     taken, holders = port_is_taken(service)
+    if ours and keeper_of(stack, service) and all(is_port_proxy(pid) for pid in holders):
+        taken, holders = False, tuple(sorted(ours))
     if health.good:
         by_hand = "" if ours & set(holders) else ", not started from here"
         say(f"{service.name}: already running{by_hand}{f', pid {holders[0]}' if holders else ''}")
@@ -249,6 +331,13 @@ def _still_there(stack: Stack, service: Service, say: Say, clock: Clock) -> Run 
 
     What is left over of a start whose leader is gone is stopped; it would hold what the next start needs.
     """
+    keeper = keeper_of(stack, service)
+    if keeper:
+        stand = keeper.stand()
+        if not stand.running:
+            return None
+        say(f"{service.name}: runs already ({stand.state}), and is not healthy yet; waiting for it")
+        return kept.found_running(stack, service)
     run = read_run(stack.home, service.name)
     ours = members(run) if run else ()
     pids = {proc.pid for proc in ours}
@@ -258,108 +347,26 @@ def _still_there(stack: Stack, service: Service, say: Say, clock: Clock) -> Run 
         say(f"{service.name}: runs already, pid {ours[0].pid}, and is not healthy yet; waiting for it")
         return run
     say(f"{service.name}: {len(ours)} process(es) are left over of an earlier start; stopped first")
-    _stop_run(stack, service, run, say, clock)
+    child.stop_child(stack, service, run, drain_s=DRAIN_S, say=say, clock=clock)
     return None
 
 
-def _start(stack: Stack, service: Service) -> Run:
-    command = start_command(stack, service)
-    log = service.launcher.log or stack.home / "run" / f"{service.name}.log"
-    return spawn(
-        service.name, command.argv, cwd=command.cwd, env=environment(stack, service), log=log, home=stack.home
-    )  # fmt: skip
-
-
-def _log_end(run: Run, say: Say) -> str:
-    """Show how the start's log ends, line by line; its last line, for the message."""
-    tail = log_tail(run)
-    say("\n".join([f"{run.service}: how {run.log} ends:", *(f"  | {line}" for line in tail)]))
-    return f"its log ends: {tail[-1] if tail else '(empty)'}"
-
-
-def _is_ready(stack: Stack, service: Service, run: Run, *, patience_s: float, say: Say) -> bool:
-    """Whether it is healthy now.
-
-    Raises:
-        EngineError: It ended first, or another program answers on its port.
-    """
-    code = exit_code(run)
-    if (code is not None or identify(run.pid) is None) and not members(run):
-        raise EngineError(
-            f"{service.name}: ended with {_code(code)} before it was healthy; {_log_end(run, say)}",
-            remedy=f"read what it wrote to {run.log}",
-        )
-    if not check_health(service, timeout_s=patience_s).good:
+def _stop(stack: Stack, service: Service, say: Say, clock: Clock, *, anyway: bool) -> bool:
+    """Stop what was started from here, or *anyway* also what its keeper runs by itself; whether something ran."""
+    keeper = keeper_of(stack, service)
+    run = read_run(stack.home, service.name)
+    if keeper is None:
+        return child.stop_child(stack, service, run, drain_s=DRAIN_S, say=say, clock=clock)
+    stand = keeper.stand()
+    if stand.running and not anyway and not kept.is_ours(stack, service, stand):
+        say(f"{service.name}: {stand.state}, not started from here, and left running")
         return False
-    _, holders = port_is_taken(service)
-    if holders and not {proc.pid for proc in members(run)} & set(holders):
-        raise EngineError(
-            f"{service.name}: port {service.port} is answered by {describe_pid(holders[0])}, which is not what was started",
-            remedy="stop that program, or change the port",
-        )
-    with suppress(CannotError):  # on a full disk: no reason to stop a service that is well
-        write_run(stack.home, replace(run, ready_at=utc_now()))
-    return True
-
-
-def _code(code: int | None) -> str:
-    if code is None:
-        return "an exit code that is not known"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def _stop_run(stack: Stack, service: Service, run: Run | None, say: Say, clock: Clock) -> bool:
-    if run is None:
-        forget_run(stack.home, service.name)
-        return False
-    everything = members(run)
-    if everything:
-        if service.launcher.stop:
-            _own_stop(service, _folder(stack), say)
-        end(
-            _asked(run, everything), lambda: members(run), drain_s=DRAIN_S, clock=clock, say=say, name=service.name
-        )  # fmt: skip
+    if stand.running:
+        kept.stop_kept(stack, service, keeper, drain_s=DRAIN_S, clock=clock, say=say)
+    if run and (left := members(run)):  # the command that started it, where that stays in the foreground
+        end(left, partial(members, run), drain_s=DRAIN_S, clock=clock, say=say, name=service.name)
     forget_run(stack.home, service.name)
-    return bool(everything)
-
-
-def _asked(run: Run, everything: Sequence[Proc]) -> list[Proc]:
-    """Who gets SIGTERM: the leader and its children (bash waits for its child and passes nothing on), or all when it is gone.
-
-    Workers deeper down are left to their own engine, which drains them; what outlives it is swept.
-    """
-    leader = next((proc for proc in everything if proc.pid == run.pid), None)
-    if leader is None:
-        return list(everything)
-    asked = []
-    for proc in everything:
-        try:
-            parent = psutil.Process(proc.pid).ppid()
-        except psutil.Error:
-            continue
-        if proc == leader or (parent == leader.pid and _is_shell(leader.pid)):
-            asked.append(proc)
-    return asked
-
-
-def _is_shell(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).name() in ("bash", "sh", "dash", "zsh", "ksh")
-    except psutil.Error:
-        return False
-
-
-def _own_stop(service: Service, folder: Path, say: Say) -> None:
-    """Run the launcher's own stop command, bounded; what it leaves is ended by signals."""
-    cwd = service.launcher.cwd or (service.launcher.file.parent if service.launcher.file else folder)
-    try:
-        done = subprocess.run(
-            list(service.launcher.stop), cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=DRAIN_S, check=False
-        )  # fmt: skip
-        if done.returncode:
-            say(f"{service.name}: its stop command ended with {done.returncode}")
-    except (OSError, subprocess.TimeoutExpired) as error:
-        say(f"{service.name}: its stop command failed ({type(error).__name__}); ending it by signal")
+    return stand.running
 
 
 def _stop_by_hand(service: Service, pids: Sequence[int], say: Say, clock: Clock) -> None:

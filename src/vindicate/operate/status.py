@@ -6,7 +6,7 @@ from typing import Literal
 from vindicate.errors import VindicateError
 from vindicate.operate.health import check_health, port_is_taken
 from vindicate.operate.running import read_run
-from vindicate.operate.services import run_members
+from vindicate.operate.services import run_members, running_by_hand
 from vindicate.stack.model import Knob, Service, Stack
 from vindicate.stack.process import live_readings, service_pids, started_at
 
@@ -36,7 +36,7 @@ class KnobStand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStand:
-    """One service of `vindicate.stack/1`. *detail* says why it is not ready."""
+    """One service of `vindicate.stack/1`. *detail* says why it is not ready, *unseen* why what keeps it could not be asked."""
 
     name: str
     role: str
@@ -48,6 +48,7 @@ class ServiceStand:
     knobs: dict[str, KnobStand] = field(default_factory=dict)
     detail: str = ""
     by_hand: bool = False
+    unseen: str = ""
 
 
 def look(stack: Stack) -> tuple[ServiceStand, ...]:
@@ -57,7 +58,10 @@ def look(stack: Stack) -> tuple[ServiceStand, ...]:
 
 def look_at(stack: Stack, service: Service) -> ServiceStand:
     """How one service stands."""
-    ours = [proc.pid for proc in run_members(stack, service)]
+    try:
+        ours, unseen = [proc.pid for proc in run_members(stack, service)], ""
+    except VindicateError as error:  # what keeps it cannot be asked
+        ours, unseen = [], error.problem
     pids = service_pids(service)
     health = check_health(service)
     taken, _ = port_is_taken(service)
@@ -82,15 +86,16 @@ def look_at(stack: Stack, service: Service) -> ServiceStand:
         url=service.url,
         state=state,
         started_at=started_at(shown[0]) if shown else None,
-        knobs={knob.name: knob_stand(knob, service) for knob in stack.knobs.values() if service.name in knob.services},
-        detail="" if health.good else health.detail,
-        by_hand=bool(pids) and not set(pids) & set(ours),
+        knobs={knob.name: knob_stand(stack, knob, service) for knob in stack.knobs.values() if service.name in knob.services},
+        detail="; ".join(text for text in ("" if health.good else health.detail, unseen) if text),
+        unseen=unseen,
+        by_hand=not set(pids) & set(ours) and bool(running_by_hand(stack, service)),
     )  # fmt: skip
 
 
-def knob_stand(knob: Knob, service: Service) -> KnobStand:
+def knob_stand(stack: Stack, knob: Knob, service: Service) -> KnobStand:
     """What the script declares and what each live process holds."""
-    declared, problem = declared_value(knob, service)
+    declared, problem = declared_value(stack, knob, service)
     readings = live_readings(service, knob.name) if knob.kind == "env" else ()
     unreadable = next((reading.problem for reading in readings if reading.problem), None)
     live = {str(reading.pid): reading.value for reading in readings if not reading.problem}
@@ -104,18 +109,17 @@ def knob_stand(knob: Knob, service: Service) -> KnobStand:
     )
 
 
-def declared_value(knob: Knob, service: Service) -> tuple[str | None, str | None]:
+def declared_value(stack: Stack, knob: Knob, service: Service) -> tuple[str | None, str | None]:
     """The value that the service's script or stack-file entry gives the knob, and why it cannot be told."""
     if knob.kind == "arg":
         return None, "knobs of kind arg are not read yet"
     if service.launcher.kind == "process":
         return service.launcher.env.get(knob.name), None
-    if service.launcher.kind != "script" or service.launcher.file is None:
+    if service.launcher.kind == "none" and service.launcher.file is None:
         return None, f"launcher kind {service.launcher.kind!r} declares no value that can be read"
-    from vindicate.operate.script import read_value
+    from vindicate.operate.holder import holder_of
 
     try:
-        found = read_value(service.launcher.file, knob.name)
+        return holder_of(stack, service, knob).read().value, None
     except VindicateError as error:
         return None, error.problem
-    return (found.value if found else None), None

@@ -127,6 +127,8 @@ def _block(line: Line, service: Service, started: Started, folder: Path, partner
         rows.append(f'launcher = {{ kind = "script", file = {_text(_near(started.script, folder))}{log} }}')
     else:
         unit = f"; its control group is {_comment(started.unit)}" if started.unit else ""
+        if started.unit and started.unit.endswith(".service"):
+            unit += ' (where that is a unit of its own: { kind = "systemd", unit = "…" })'
         rows.append(f"# launcher: no start script was found{unit}; without one, a person restarts it")
     if partner is not None:
         rows.append(f"restart_with = [{_text(partner)}]    # the two hold each other's connections")

@@ -18,9 +18,12 @@ _SERVICE_KEYS = {
     "role", "engine", "url", "metrics", "health", "upstream", "gpus", "launcher", "restart_with", "api_key_env",
     "pid", "pidfile", "match", "bootstrap_port",
 }  # fmt: skip
-_LAUNCHER_KEYS = {"kind", "file", "log", "start", "stop", "cwd", "user", "env"}
+_LAUNCHER_KEYS = {"kind", "file", "log", "start", "stop", "cwd", "user", "env", "unit", "container"}
 _MOST_PIDS = 2**22  # of Linux
 _T = TypeVar("_T")
+_KEPT = re.compile(
+    r"[A-Za-z0-9_][A-Za-z0-9_.@:\\-]*", re.ASCII
+)  # what systemd and docker take for a name, and no option
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 
 
@@ -229,6 +232,17 @@ class _Reader:
             raise self.fail(table, "launcher", "is a script without a file", 'try: file = "serve.sh"')
         if kind == "process" and not value.get("start"):
             raise self.fail(table, "launcher", "is a process without a start", 'try: start = ["python", "-m", "…"]')
+        if kind == "compose" and not value.get("file"):
+            raise self.fail(table, "launcher", "is of kind compose without a file", 'try: file = "compose.yaml"')
+        named = {key: self.text(table, value, key) for key in ("unit", "container")}
+        odd = next((key for key, name in named.items() if name is not None and not _KEPT.fullmatch(name)), None)
+        if odd is not None:
+            raise self.fail(
+                table,
+                "launcher",
+                f"has the {odd} {named[odd]!r}",
+                f'a name without blanks or slashes: {odd} = "decode"',
+            )
         secret = next((name for name, inner in env.items() if is_secret_name(name) and inner), None)
         if secret is not None:
             raise self.fail(
@@ -246,6 +260,8 @@ class _Reader:
             cwd=self.file(table, value, "cwd"),
             user=self.text(table, value, "user"),
             env=env,
+            unit=named["unit"],
+            container=named["container"],
         )
 
     def knob(self, name: str, raw: Mapping[str, Any], services: Mapping[str, Service]) -> Knob:

@@ -36,6 +36,8 @@ class Launcher:
         file: The script, unit drop-in or compose file that holds the knobs.
         log: Where standard output and error go.
         start, stop: Argument lists that replace the kind's own way.
+        unit: Of `systemd`; default: the service's name.
+        container: Of `docker`, or the service's name in the compose file; default: the service's name.
     """
 
     kind: Literal["process", "script", "systemd", "docker", "compose", "none"] = "none"
@@ -46,6 +48,8 @@ class Launcher:
     cwd: Path | None = None
     user: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    unit: str | None = None
+    container: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import os
 import pwd
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 import psutil
 
 from vindicate.clock import iso
-from vindicate.errors import MisuseError
+from vindicate.errors import CannotError, MisuseError
+from vindicate.stack.keeper import container_pids, is_port_proxy
 from vindicate.stack.model import Service
 
 __all__ = [
@@ -142,6 +144,8 @@ def _holders(links: set[str]) -> tuple[int, ...]:
 def service_pids(service: Service) -> tuple[int, ...]:
     """The processes of *service* on this host: by `pid`, `pidfile` or `match` of the stack file, else by its listening port.
 
+    A published port of a container is held by a forwarder, or by nobody; then its engine is asked for the processes.
+
     Raises:
         MisuseError: Its pidfile is there and holds no number.
     """
@@ -160,7 +164,11 @@ def service_pids(service: Service) -> tuple[int, ...]:
         return _alive([int(text)])
     if service.match is not None:
         return matching_pids(service.match)
-    return listening_pids(service.port, service.host) if is_local(service.host) else ()
+    listening = listening_pids(service.port, service.host) if is_local(service.host) else ()
+    if service.launcher.kind in ("docker", "compose") and all(is_port_proxy(pid) for pid in listening):
+        with suppress(CannotError, MisuseError):  # then nothing of it can be seen from here
+            return _alive(container_pids(service))
+    return listening
 
 
 def matching_pids(match: str) -> tuple[int, ...]:

@@ -11,12 +11,12 @@ from vindicate.view import ledger
 __all__ = ["change_lines", "change_list_lines", "plan_lines", "worth_lines"]
 
 
-def plan_lines(plan: ChangePlan, *, by_hand: Mapping[str, int], outage: str, accepted: Sequence[str] = ()) -> list[str]:
+def plan_lines(plan: ChangePlan, *, by_hand: Mapping[str, str], outage: str, accepted: Sequence[str] = ()) -> list[str]:
     """The whole plan on one screen.
 
     Args:
         outage: How long the restart is expected to take.
-        by_hand: Services that were started by hand and will run under our launcher afterwards, with a pid.
+        by_hand: Services that were started by hand and will run under their launcher afterwards, with a pid and where it runs.
         accepted: Weaknesses that a waiver will name.
     """
     lines = [f"plan: {plan.kind}"]
@@ -25,16 +25,20 @@ def plan_lines(plan: ChangePlan, *, by_hand: Mapping[str, int], outage: str, acc
         for edit in plan.edits
     ]
     for file in plan.files:
-        lines.append(f"  file {file.path}, backup {file.backup.rpartition('/')[2]}")
+        kept = f"backup {file.backup.rpartition('/')[2]}" if file.sha_before else "new; undoing takes it away"
+        lines.append(f"  file {file.path}{'' if file.sha_after else ', taken away'}, {kept}")
         lines += [f"    {line}" for line in plan.diffs.get(file.path, [])]
-    if not plan.files:
+    if not plan.files and plan.by_person:
+        lines.append(f"  no file changes: you start {', '.join(plan.by_person)}, and set its value there")
+    elif not plan.files:
         lines.append("  no script changes: they say so already, and the live processes do not")
     lines.append(f"  stop:  {', '.join(reversed(plan.together))}")
     lines.append(f"  start: {', '.join(plan.together)}   (together; no answers meanwhile: {outage})")
     lines += [
-        f"  note:  {name} (pid {pid}) was started by hand; it will run under this tool's launcher"
-        for name, pid in by_hand.items()
+        f"  note:  {name} ({where}) was started by hand; it will not come back there, but run under its launcher"
+        for name, where in by_hand.items()
     ]
+    lines += [f"  note:  {name} {text}" for name, text in plan.told.items()]
     down = [name for name in plan.together if name not in plan.was_up]
     if down:
         lines.append(f"  note:  {', '.join(down)} is not running now, and will be started")

@@ -15,7 +15,7 @@ def stack_lines(stands: Sequence[ServiceStand]) -> list[str]:
     for stand in stands:
         pids = f"pid {', '.join(str(pid) for pid in stand.pids)}" if stand.pids else "no process seen"
         hand = ", started by hand" if stand.by_hand else ""
-        detail = f"  ({stand.detail})" if stand.detail and stand.state != "down" else ""
+        detail = f"  ({stand.detail})" if stand.detail and (stand.state != "down" or stand.unseen) else ""
         lines.append(f"{stand.name:<{width}}  {stand.state:<9}  {stand.url}  {pids}{hand}{detail}")
         lines += [f"{'':<{width}}  {_knob_line(name, knob)}" for name, knob in stand.knobs.items()]
     return lines

@@ -3,7 +3,7 @@
 import pytest
 
 from vindicate.operate.status import ServiceStand, knob_stand
-from vindicate.stack.model import Knob, Launcher, Service
+from vindicate.stack.model import Knob, Launcher, Service, Stack
 from vindicate.stack.process import KnobReading
 from vindicate.view.stack import stack_lines
 
@@ -14,7 +14,7 @@ def line(script, monkeypatch, *readings):
         name="a", role="engine", engine="generic", url="http://127.0.0.1:1", metrics="", health="/health",
         launcher=Launcher(kind="script", file=script),
     )  # fmt: skip
-    stand = knob_stand(Knob(name="KNOB", services=("a",)), service)
+    stand = knob_stand(Stack(name="s", entry="a", services={"a": service}), Knob(name="KNOB", services=("a",)), service)
     shown = ServiceStand(
         name="a", role="engine", engine="generic", pids=(), url="u", state="down", started_at=None, knobs={"KNOB": stand}
     )  # fmt: skip

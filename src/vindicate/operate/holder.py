@@ -1,0 +1,199 @@
+"""A knob of a service → where it stands, what it is set to there, and the bytes that set it otherwise; by kind of launcher and knob.
+
+The one place that says, for (launcher.kind, knob.kind), in which file a knob stands. A further pair is one more class and a
+branch in `holder_of`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from vindicate.errors import CannotError, MisuseError
+from vindicate.operate.unit_file import UnitText, drop_in, is_drop_in, unit_setting
+from vindicate.stack.keeper import kept_name, unit_properties
+from vindicate.stack.model import Knob, Service, Stack
+from vindicate.stack.process import live_readings
+from vindicate.units import shown
+
+__all__ = ["Held", "Holder", "holder_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A knob's *value*, ``None`` for not set, and *where* that is said, for a person."""
+
+    value: str | None
+    where: str
+
+
+class Holder(Protocol):
+    """Where one knob of one service stands. Its methods raise MisuseError for what is not understood, with file and line."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file that is edited, links followed, which may not be there yet; ``None`` when a person must set the value."""
+
+    def read(self) -> Held:
+        """What the next start would have, as the files say."""
+
+    def edit(self, source: bytes | None, value: str | None) -> bytes | None:
+        """The file with the value set, where *source* is what it holds now; ``None`` stands for no file."""
+
+
+def holder_of(stack: Stack, service: Service, knob: Knob) -> Holder:
+    """Where *knob* of *service* stands.
+
+    Raises:
+        CannotError: Knobs of that kind cannot be read or edited yet where that launcher keeps them.
+        MisuseError: The file cannot be found.
+    """
+    kind = service.launcher.kind
+    if knob.kind != "env":
+        raise CannotError(
+            f"{stack.file}: knobs.{knob.name} is of kind {knob.kind!r}, and only env can be changed yet",
+            remedy="change it by hand, or export it as an environment variable in the start script",
+        )
+    if kind in ("script", "none") and service.launcher.file is not None:
+        return ScriptLine(service.launcher.file.resolve(), knob.name)
+    if kind == "none":
+        return InHands(service, knob.name)
+    if kind == "systemd":
+        return DropIn.of(service, knob.name)
+    raise CannotError(
+        f"{stack.file}: services.{service.name} has a launcher of kind {kind!r}, and what such a one sets cannot be changed yet",
+        remedy='give it launcher = { kind = "script", file = "…" }, or change it by hand',
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptLine:
+    """An environment variable in a start script."""
+
+    path: Path
+    knob: str
+
+    def read(self) -> Held:
+        """What the script sets it to."""
+        from vindicate.operate.script import read_value
+
+        found = read_value(self.path, self.knob)
+        return Held(found.value, f"{self.path.name}:{found.line}") if found else Held(None, self.path.name)
+
+    def edit(self, source: bytes | None, value: str | None) -> bytes | None:
+        """The script with that value changed."""
+        from vindicate.operate.script import edit_value
+
+        if source is None:
+            raise MisuseError(f"{self.path}: is not there", remedy="mend launcher.file in the stack file")
+        return edit_value(source, self.knob, value, path=self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class InHands:
+    """An environment variable that a person sets; all that can be told of it is what live processes hold."""
+
+    service: Service
+    knob: str
+    path: None = None
+
+    def read(self) -> Held:
+        """What the live processes hold.
+
+        Raises:
+            CannotError: There are none, they differ, or they cannot be read.
+        """
+        readings = live_readings(self.service, self.knob)
+        values = {reading.value for reading in readings}
+        problem = next((reading.problem for reading in readings if reading.problem), None)
+        if problem or len(values) != 1:
+            seen = ", ".join(sorted(shown(value) for value in values)) or "no live process"
+            raise CannotError(
+                f"{self.service.name}: what {self.knob} is set to cannot be told: {problem or seen}",
+                remedy="give the service a launcher, or start it",
+            )
+        return Held(values.pop(), "its live processes")
+
+    def edit(self, source: bytes | None, value: str | None) -> bytes | None:
+        """Nothing: there is no file."""
+        del value
+        return source
+
+
+@dataclass(frozen=True, slots=True)
+class DropIn:
+    """An environment variable in a drop-in file of its own, beside a systemd unit; *others* are the unit's other files."""
+
+    path: Path
+    knob: str
+    unit: str
+    others: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, service: Service, knob: str) -> "DropIn":
+        """The drop-in for *knob* of the unit that *service* is."""
+        ctl, found = unit_properties(kept_name(service))
+        unit, fragment = found.get("Id") or kept_name(service), found.get("FragmentPath", "")
+        path = (
+            _folder_for(Path(fragment) if fragment else None, user="--user" in ctl)
+            / f"{unit}.d"
+            / f"vindicate-{knob}.conf"
+        )
+        others = [Path(name) for name in (fragment, *found.get("DropInPaths", "").split()) if name]
+        return cls(path, knob, unit, tuple(other for other in others if other != path))
+
+    def read(self) -> Held:
+        """What the unit's files set it to, whether or not systemd has read them yet."""
+        setting = unit_setting(self._files(self.path.read_bytes() if self.path.exists() else None), self.knob)
+        return Held(setting.value, f"{setting.path.name}:{setting.line}" if setting.path else self.unit)
+
+    def edit(self, source: bytes | None, value: str | None) -> bytes | None:
+        """The drop-in with *value*; none where the unit alone already leaves the variable unset."""
+        if source is not None and not is_drop_in(source, self.knob):
+            raise MisuseError(
+                f"{self.path}: holds more than this tool writes there",
+                remedy="rename it, or set the variable by hand in it",
+            )
+        if unit_setting(self._files(source), self.knob).value == value:
+            return source
+        if value is None and unit_setting(self._files(None), self.knob).value is None:
+            return None
+        content = drop_in(self.knob, value)
+        setting = unit_setting(self._files(content), self.knob)
+        if setting.value == value:
+            return content
+        raise MisuseError(
+            f"{setting.path}:{setting.line}: has the last word on {self.knob}: {shown(setting.value)}",
+            remedy=f"take that line out, then systemctl daemon-reload; drop-ins are read by name, and {self.path.name} before it",
+        )
+
+    def _files(self, ours: bytes | None) -> list[UnitText]:
+        """The unit's files as systemd reads them: the unit, then its drop-ins by name."""
+        unit, drop_ins = self.others[:1], [*self.others[1:], *([self.path] if ours is not None else [])]
+        texts = []
+        for path in (*unit, *sorted(drop_ins, key=lambda path: path.name)):
+            try:
+                content = ours if path == self.path else path.read_bytes()
+            except FileNotFoundError:
+                continue  # systemd has not noticed yet that it is gone
+            except OSError as error:
+                raise MisuseError(
+                    f"{path}: cannot be read: {error.strerror}", remedy="check its permissions"
+                ) from error
+            texts.append(UnitText(path, (content or b"").decode(errors="replace")))
+        return texts
+
+
+def _folder_for(fragment: Path | None, *, user: bool) -> Path:
+    """Where drop-ins of a unit belong: beside it, unless it stands where packages and generators write (systemd.unit(5))."""
+    if (
+        fragment is not None
+        and not fragment.is_relative_to("/usr")
+        and not fragment.is_relative_to("/lib")
+        and not fragment.is_relative_to("/run")
+    ):
+        return fragment.parent
+    if not user:
+        return Path("/etc/systemd/system")
+    import os
+
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user"
