@@ -246,7 +246,9 @@ def _export(
         if not runs:
             raise MisuseError(f"{home} holds no run", remedy="name the folder: vindicate load export DIR --format csv")
         folder = runs[-1]
-    records = read_run(folder)
+    records, torn = read_run(folder)
+    if torn:
+        say("its last line was torn by a kill, and is left out")
     ending = {"csv": "csv", "parquet": "parquet", "aiperf": "aiperf.jsonl"}[kind]
     target = out or (folder if folder.is_dir() else folder.parent) / f"requests.{ending}"
     export_run(records, kind, target)

@@ -27,6 +27,7 @@ __all__ = [
     "read_knob",
     "service_pids",
     "started_at",
+    "why_unseen",
 ]
 
 _ENTRY = re.compile(rb"[^=\s]+=")
@@ -161,6 +162,14 @@ def service_pids(service: Service) -> tuple[int, ...]:
     if service.match is not None:
         return matching_pids(service.match)
     return listening_pids(service.port, service.host) if is_local(service.host) else ()
+
+
+def why_unseen(service: Service) -> str:
+    """Why no process of *service* was found: somebody whose processes cannot be looked into listens there, or nobody does."""
+    users = listening_users(service.port) if is_local(service.host) else ()
+    if users:
+        return f"a process of user {' or '.join(users)}, which cannot be looked into from here; look as that user or as root"
+    return "no live process"
 
 
 def matching_pids(match: str) -> tuple[int, ...]:
