@@ -51,6 +51,7 @@ def test_up_status_restart_and_down(vindicate, tmp_path):
         "problem": None,
         "declared_known": True,
         "unread": [],
+        "unseen": "",
     }
 
     plan = vindicate("stack", "restart", "decode", "--dry-run").stderr

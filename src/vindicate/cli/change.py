@@ -151,8 +151,9 @@ def restore(
         undoes = {ground.candidate.knob: ground.candidate.change for ground in grounds}
         plan = plan_edits(bench.stack, "restore", wanted, ids=bench.ids(len(wanted)))
         watch = plan_watch(
-            bench.book, list(undoes.values()), duration_s=watch_s, n_requests=watch_requests, streams=streams
-        )
+            bench.book, list(undoes.values()), duration_s=watch_s, n_requests=watch_requests, streams=streams,
+            waived=accept is not None,
+        )  # fmt: skip
         plan = replace(plan, watch=watch)
         weaknesses = tuple(weak for ground in grounds for weak in ground.weaknesses) if accept is not None else ()
         say("looking whether the cause is gone ...")

@@ -128,6 +128,7 @@ def _scripts(desk: "Desk", name: str, unseen: list[str]) -> tuple[dict[str, str 
 
 def _live(desk: "Desk", name: str, unseen: list[str]) -> dict[str, dict[str, str | None]]:
     from vindicate.ledger.live import readings_by_service
+    from vindicate.stack.process import why_unseen
 
     live: dict[str, dict[str, str | None]] = {}
     if desk.stack is None or name not in desk.stack.knobs:
@@ -136,7 +137,7 @@ def _live(desk: "Desk", name: str, unseen: list[str]) -> dict[str, dict[str, str
         unseen.append(f"{name} is an argument, and only environment variables are read from live processes")
     for service, readings in readings_by_service(desk.stack, name).items():
         unseen += [reading.problem for reading in readings if reading.problem] or (
-            [] if readings else [f"{service}: no live process was found"]
+            [] if readings else [f"{service}: {why_unseen(desk.stack.service(service))}"]
         )
         live[service] = {str(reading.pid): reading.value for reading in readings if not reading.problem}
     return live

@@ -118,6 +118,10 @@ class LevelsType(click.ParamType[tuple[int, ...]]):
     "--api-key-env", metavar="NAME", help="Variable that holds the key.  [default: that of the stack's entry]"
 )
 @click.option(
+    "--capture/--no-capture", default=True, show_default=True,
+    help="Record the chain, once, when a stream falls silent and before it is given up.",
+)  # fmt: skip
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -153,6 +157,7 @@ def load(
     cancel_share: float,
     seed: int | None,
     api_key_env: str | None,
+    capture: bool,
     out: Path | None,
     kind: "Format | None",
     as_json: bool,
@@ -206,14 +211,18 @@ def load(
         sessions=read_sessions(sessions) if sessions is not None else (),
     )
     folder = out or fresh_folder(home)
+    from vindicate.cli.stall_capture import StallCapture
     from vindicate.load.run import run_load_blocking
     from vindicate.view.load import show_load
 
     _have_room()
     # Whoever ends us with SIGTERM gets the partial results too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    where = [target] if words else ["--stack", stack_file] if stack_file else []
     try:
-        summary = run_load_blocking(plan, out=folder, on_progress=_teller())
+        with StallCapture(where, folder, stall_after_s=stall_after) as recording:
+            on_silence = recording.start if capture else None
+            summary = run_load_blocking(plan, out=folder, on_progress=_teller(), on_silence=on_silence)
     except KeyboardInterrupt:
         if (folder / "summary.json").exists():
             say(f"partial results: {folder}/summary.json, {folder}/requests.jsonl")
@@ -246,7 +255,9 @@ def _export(
         if not runs:
             raise MisuseError(f"{home} holds no run", remedy="name the folder: vindicate load export DIR --format csv")
         folder = runs[-1]
-    records = read_run(folder)
+    records, torn = read_run(folder)
+    if torn:
+        say("its last line was torn by a kill, and is left out")
     ending = {"csv": "csv", "parquet": "parquet", "aiperf": "aiperf.jsonl"}[kind]
     target = out or (folder if folder.is_dir() else folder.parent) / f"requests.{ending}"
     export_run(records, kind, target)

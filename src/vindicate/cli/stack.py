@@ -25,7 +25,10 @@ def stack() -> None:
 @click.option(
     "--reference", "directory", metavar="DIR", required=True, help="Folder for the scripts and the stack file."
 )
-@click.option("--router", default="builtin", show_default=True, help="Which router stands in front.")
+@click.option(
+    "--router", default="builtin", show_default=True,
+    help="Which router stands in front: builtin, or sglang-router or smg where they are installed.",
+)  # fmt: skip
 @click.option(
     "--device",
     default="simulated:rtx-pro-6000",

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from vindicate.cli.option import DURATION, example, json_option, say, stack_option
+from vindicate.cli.option import DURATION, example, say, stack_option
 from vindicate.errors import CannotError, MisuseError
 from vindicate.redact import redact_json
 
@@ -40,7 +40,7 @@ _FASTEST_S = 0.2
     metavar="DIR",
     help="Also append every sample to DIR/watch.jsonl.",
 )
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON document a line and sample, nothing else there.")
 def watch(
     url: str | None,
     stack_file: str | None,

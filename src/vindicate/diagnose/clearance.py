@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from vindicate.diagnose.chain import port_in
 from vindicate.diagnose.progress import bare_name
 from vindicate.diagnose.rule import Scene, count
-from vindicate.record.diagnosis import Clearance
+from vindicate.record.diagnosis import FAILS_AT_ONCE, REFUSALS, Clearance
 from vindicate.record.observation import ProbeResult
 
 __all__ = ["clearances", "hazard"]
@@ -19,8 +19,8 @@ __all__ = ["clearances", "hazard"]
 def hazard(mechanism: str) -> str:
     """What the innocent are cleared of, by what the guilty one does."""
     kind = mechanism.rpartition(".")[2]
-    if kind in ("answers_errors", "not_ready", "down", "stopped", "not_listening", "not_accepting"):
-        return "refusing or failing requests"
+    if kind in FAILS_AT_ONCE:
+        return REFUSALS
     if kind in ("cuts_streams", "total_timeout", "idle_timeout_before_first_byte"):
         return "cutting streams at this load"
     if kind in ("sse_reframing", "malformed_stream", "body_truncation"):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from vindicate.diagnose.pages import Pages, pages_of
+from vindicate.diagnose.progress import LATE_LOOKS
 from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
 
 __all__ = ["pool_faults"]
@@ -129,18 +130,19 @@ def _remote_wait(scene: Scene, name: str, pages: Pages) -> Iterator[Clue]:
         "num_requests_waiting_by_reason", lambda labels: labels.get("reason") == "deferred"
     )
     owed = tuple(link for link in node.owed if link.is_open and link.waited_s >= SETTLED_S)
-    if waits is None or waits.floor < 1 or len(waits.values) < 3 or not owed:
+    if waits is None or waits.late_floor < 1 or len(waits.values) < LATE_LOOKS or not owed:
         return
     if any(p.shape == "pd_pair" and name in p.covers for p in scene.ladder.good) and scene.ladder.bad_at(name):
         return  # it takes KV from one prefill and not from another: the pair is at fault, not the wait
     mechanism = "kv.remote_wait_without_timeout"
-    stuck = int(min(waits.floor, len(owed)))
+    stuck = int(min(waits.late_floor, len(owed)))
+    since_s = waits.values[-1][0] - waits.values[-LATE_LOOKS][0]
     against = Against(name, mechanism, layer="transfer")
     yield against(
         "queue",
         0.6,
-        f"{waits.floor:g} requests at {name} waited for KV all through the window, and prefill holds none of them",
-        waiting_for_kv=waits.floor,
+        f"{waits.late_floor:g} requests at {name} waited for KV at the last {LATE_LOOKS} looks, over {since_s:.0f} s, and prefill holds none of them",
+        waiting_for_kv=waits.late_floor,
     )
     yield against(
         "wait-for",

@@ -82,6 +82,11 @@ class Reading:
         return min(v for _, v in self.values)
 
     @property
+    def late_floor(self) -> float:
+        """What was there at all of the last looks: a stall that began within the window shows in them."""
+        return min(v for _, v in self.values[-LATE_LOOKS:])
+
+    @property
     def last(self) -> float:
         """Its newest value."""
         return self.values[-1][1]

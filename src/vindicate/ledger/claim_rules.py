@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from vindicate.record.diagnosis import FAILS_AT_ONCE, REFUSALS
 from vindicate.record.ledger import KNOB_HELD, Claim, Evidence, Incident
 from vindicate.units import format_duration, shown
 
@@ -23,9 +24,6 @@ __all__ = [
 ]
 
 _INTERVENES = ("intervention", "experiment")
-# In the words of diagnose.clearance: mechanisms by which a service fails at once, for all to see; and what that is called.
-_REFUSING = ("answers_errors", "not_ready", "down", "stopped", "not_listening", "not_accepting")
-_REFUSALS = "refusing or failing requests"
 _NOT_FOR = ("against", "explains_away")
 
 
@@ -134,11 +132,11 @@ def displaces(
     knob, service = subject_knob(claim), subject_service(claim)
     holders = {*services, *([service] if service else [])}
     convicted = item.diagnosis.get("service") if item.diagnosis.get("status") == "fault" else None
-    if claim.hazard and str(item.diagnosis.get("mechanism")).rpartition(".")[2] in _REFUSING:
+    if claim.hazard and str(item.diagnosis.get("mechanism")).rpartition(".")[2] in FAILS_AT_ONCE:
         convicted = None
     caveats: list[str] = []
     for clearance in _dicts(item.diagnosis.get("cleared")):
-        if claim.hazard and str(clearance.get("of")) == _REFUSALS:
+        if claim.hazard and str(clearance.get("of")) == REFUSALS:
             continue
         knobs = clearance.get("knobs")
         knob_cleared = knob is not None and isinstance(knobs, list | tuple) and knob[0] in knobs
@@ -208,6 +206,7 @@ def may_refute(
     *,
     services: Collection[str] = (),
     in_place: Mapping[str, str | None] | None = None,
+    waived: bool = False,
 ) -> Ruling:
     """Whether *claim* may be called refuted.
 
@@ -219,6 +218,7 @@ def may_refute(
         items: Evidence about this claim.
         services: The services that hold the claim's knob, as far as they are known.
         in_place: As in `displaces`.
+        waived: Somebody accepted, by name and beforehand, that one kind of evidence is all there will be.
     """
     acts = [item for item in items if item.kind in _INTERVENES and item.direction == "against"]
     verdicts = {item.id: _shortfall(item, incident) for item in acts}
@@ -232,7 +232,7 @@ def may_refute(
         item for item in items if item not in acts and displaces(item, claim, services=services, in_place=in_place)
     ]
     groups = {_group(item) for item in (*good, *against)}
-    if claim.hazard and len(groups) < 2:
+    if claim.hazard and len(groups) < 2 and not (waived and good):
         missing.append(
             f"a second, independent kind of evidence: {claim.id} is about a hazard, and "
             + (f"only {', '.join(sorted(groups))} speaks against it" if groups else "none speaks against it")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vindicate.ledger.claim_rules import how_to_count, t_star_of, t_star_text
+from vindicate.ledger.claim_rules import displaces, how_to_count, subject_knob, t_star_of, t_star_text
 from vindicate.ledger.scope import Scoped
 from vindicate.ledger.standing import FALLEN, Standing, StandingName, standing_of, with_originals
 from vindicate.ledger.state import Book, ChangeRecord
@@ -139,7 +139,7 @@ def _candidate(
     incident = _incident(record, book)
     step = _next(standing.name, worth, incident) if in_force else "leave"
     because = _because(record, book)
-    weaknesses = _weaknesses(standing, book, worth)
+    weaknesses = _weaknesses(standing, book, worth, change.services)
     return Candidate(
         change=change.id,
         knob=change.knob,
@@ -233,7 +233,7 @@ def _next(standing: StandingName, worth: tuple[Worth, ...], incident: Incident |
     return "experiment"
 
 
-def _weaknesses(standing: Standing, book: Book, worth: tuple[Worth, ...]) -> tuple[str, ...]:
+def _weaknesses(standing: Standing, book: Book, worth: tuple[Worth, ...], services: tuple[str, ...]) -> tuple[str, ...]:
     """What somebody who restores on this ground has to accept, each in one clause.
 
     Where some figures are good enough, poorer ones beside them weaken nothing; nor does a claim whose ground has fallen.
@@ -243,6 +243,13 @@ def _weaknesses(standing: Standing, book: Book, worth: tuple[Worth, ...]) -> tup
         for ground in standing.grounds
         if ground.strength != "fallen"
         for claim in ground.justification.claims
+    ]
+    found += [
+        f"only the watch will speak against claim {name}: a hazard takes two kinds of evidence (vindicate diagnose --save)"
+        for name in dict.fromkeys(
+            claim for ground in standing.grounds if ground.strength == "weak" for claim in ground.justification.claims
+        )
+        if book.claims[name].claim.hazard and not _spoken_against(book, name, services)
     ]
     judged = [item for item in worth if item.usable] or worth
     for source in dict.fromkeys(item.source for item in judged):
@@ -261,6 +268,14 @@ def _weaknesses(standing: Standing, book: Book, worth: tuple[Worth, ...]) -> tup
             f"evidence {source} is stale: {reason}" for reason in dict.fromkeys(r for i in items for r in i.stale)
         )
     return tuple(dict.fromkeys(found)) or (() if worth else ("no measurement of what it is worth is on record",))
+
+
+def _spoken_against(book: Book, name: str, services: tuple[str, ...]) -> bool:
+    """Whether anything on record displaces the claim; a reason alone does not."""
+    claim = book.claims[name].claim
+    knob = subject_knob(claim)
+    in_place = book.in_place(knob[0]) if knob else {}
+    return any(displaces(item, claim, services=services, in_place=in_place) for item in book.about(name))
 
 
 def _by_scope(standing: Standing, book: Book) -> str:

@@ -3,7 +3,7 @@
 from vindicate.errors import MisuseError
 from vindicate.record.observation import Capture
 from vindicate.stack.model import Stack
-from vindicate.stack.process import KnobReading, LiveValue, live_readings
+from vindicate.stack.process import KnobReading, LiveValue, live_readings, why_unseen
 from vindicate.units import shown
 
 __all__ = ["coherence", "held_in", "live_value", "readings_by_service"]
@@ -29,9 +29,9 @@ def live_value(stack: Stack, knob: str) -> LiveValue:
     if stack.knob(knob).kind != "env":
         return LiveValue(value=None, known=False, note="an argument, not an environment variable; it was not read")
     readings = readings_by_service(stack, knob)
-    dead = [service for service, of_service in readings.items() if not of_service]
-    if dead:
-        return LiveValue(value=None, known=False, note=f"no live process of {', '.join(dead)} was found")
+    unseen = next((service for service, of_service in readings.items() if not of_service), None)
+    if unseen is not None:
+        return LiveValue(value=None, known=False, note=f"{unseen}: {why_unseen(stack.service(unseen))}")
     all_of_them = [reading for of_service in readings.values() for reading in of_service]
     problem = next((reading.problem for reading in all_of_them if reading.problem), None)
     if problem:

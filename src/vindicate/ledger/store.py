@@ -34,6 +34,7 @@ __all__ = ["Ledger", "entity_of", "kind_of"]
 
 _KIND_OF = {body: kind for kind, body in KINDS.items()}
 _DECODERS = {kind: msgspec.json.Decoder(body) for kind, body in KINDS.items()}
+_FAR_AHEAD = 1000  # no such schema will ever be: what says so is no number that was written as one
 _META = sa.MetaData()
 _FACTS = sa.Table(
     "facts",
@@ -270,6 +271,11 @@ class Ledger:
             raise LedgerError(
                 f"{self.path} is no ledger: " + ("it is empty" if version == 0 else "a SQLite file with other tables"),
                 remedy="name another file with --ledger, or move this one away",
+            )
+        if version > _FAR_AHEAD:
+            raise LedgerError(
+                f"{self.path} is damaged: its schema number is {version}",
+                remedy="copy it away; put a backup in its place, or: vindicate ledger import of the last export",
             )
         if version > len(sqlite.MIGRATIONS):
             raise LedgerError(

@@ -41,7 +41,7 @@ class Limits:
     cancel_after: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Exchange:
     """A request on its way; `record` can be asked for at any moment, also after an interruption.
 
@@ -136,6 +136,14 @@ class Exchange:
             pool.give(connection)
         else:
             connection.transport.abort()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since anything of it moved; 0 before it was begun and after it ended."""
+        if self._outcome is not None or not self._progress:
+            return 0.0
+        self.digest()
+        return time.monotonic() - self._progress
 
     # ---- time -----------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ FORMATS: tuple[Format, ...] = ("csv", "parquet", "aiperf")
 _COLUMNS = tuple(field.name for field in fields(RequestRecord))
 
 
-def read_run(folder: Path) -> tuple[RequestRecord, ...]:
-    """The rows of a run; a last line that a kill cut off is left out.
+def read_run(folder: Path) -> tuple[tuple[RequestRecord, ...], bool]:
+    """The rows of a run, and whether a last line that a kill cut off was left out.
 
     Raises:
         MisuseError: *folder* holds no run, or a line is no row.
@@ -31,6 +31,8 @@ def read_run(folder: Path) -> tuple[RequestRecord, ...]:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise MisuseError(f"{path}: {error.strerror}", remedy="name the folder that vindicate load wrote") from error
+    if lines[-1].strip() and len(lines) == 1:
+        raise MisuseError(f"{path}: holds no whole row", remedy="this is no requests.jsonl of vindicate load")
     found = []
     for number, line in enumerate(lines[:-1], 1):
         try:
@@ -39,7 +41,7 @@ def read_run(folder: Path) -> tuple[RequestRecord, ...]:
             raise MisuseError(
                 f"{path}:{number}: {error}", remedy="this is no requests.jsonl of vindicate load"
             ) from error
-    return tuple(found)
+    return tuple(found), bool(lines[-1].strip())
 
 
 def export_run(records: Iterable[RequestRecord], kind: Format, out: Path) -> None:

@@ -25,12 +25,13 @@ from vindicate.load.summary import doubts, summarise
 from vindicate.record.load import LevelSummary, LoadSummary, RequestRecord
 from vindicate.redact import redact_text
 
-__all__ = ["Progress", "run_load", "run_load_blocking"]
+__all__ = ["SUSPICIOUS", "Progress", "run_load", "run_load_blocking"]
 
 _CONNECT_S = 10.0
 _AFTER_FAILURE_S = 0.2
 _WARM_S = 1.0
 _SILENT_IN_OPEN_LOOP = 32
+SUSPICIOUS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +48,32 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+OnSilence = Callable[[], None]
 
 
-def run_load_blocking(plan: LoadPlan, *, out: Path | None = None, on_progress: OnProgress | None = None) -> LoadSummary:
+def run_load_blocking(
+    plan: LoadPlan,
+    *,
+    out: Path | None = None,
+    on_progress: OnProgress | None = None,
+    on_silence: OnSilence | None = None,
+) -> LoadSummary:
     """Run *plan* in an event loop of its own; see :func:`run_load`."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(run_load(plan, out=out, on_progress=on_progress))
+        return runner.run(run_load(plan, out=out, on_progress=on_progress, on_silence=on_silence))
 
 
-async def run_load(plan: LoadPlan, *, out: Path | None = None, on_progress: OnProgress | None = None) -> LoadSummary:
+async def run_load(
+    plan: LoadPlan,
+    *,
+    out: Path | None = None,
+    on_progress: OnProgress | None = None,
+    on_silence: OnSilence | None = None,
+) -> LoadSummary:
     """Drive every level of *plan* and sum up.
+
+    Args:
+        on_silence: Called once, when a stream has been silent for `SUSPICIOUS` of what makes it stalled: it is still there to be looked at.
 
     With *out*, `requests.jsonl` grows as requests end and `summary.json` is written after each level, and once more
     when the run is cancelled; then the cancellation goes on.
@@ -82,7 +99,7 @@ async def run_load(plan: LoadPlan, *, out: Path | None = None, on_progress: OnPr
             found = await first_model(plan.url, headers=headers, deadline_s=_CONNECT_S, remedy=remedy)
             plan = replace(plan, model=found)
         with Keeper(out) as keeper:
-            return await _Run(plan, pool, keeper, on_progress).levels()
+            return await _Run(plan, pool, keeper, on_progress, on_silence).levels()
     finally:
         await pool.close()
 
@@ -95,10 +112,13 @@ def _cpu_s() -> float:
 class _Run:
     """One run: its levels one after another, and what is to be said of them."""
 
-    def __init__(self, plan: LoadPlan, pool: Pool, keeper: Keeper, on_progress: OnProgress | None) -> None:
+    def __init__(
+        self, plan: LoadPlan, pool: Pool, keeper: Keeper, on_progress: OnProgress | None, on_silence: OnSilence | None
+    ) -> None:
         self.plan, self.pool, self.keeper = plan, pool, keeper
         self.headers = pool.headers
         self.report = on_progress or (lambda _: None)
+        self.on_silence = on_silence
         self.started_at, self.epoch, self.cpu = utc_now(), time.monotonic(), _cpu_s()
         self.done: list[LevelSummary] = []
         self.simulated = False
@@ -179,6 +199,7 @@ class _Level:
     _running: int = 0
     _good: int = 0
     _silent_in_a_row: int = 0
+    _open: set[Exchange] = field(default_factory=set)
 
     async def run(self) -> None:
         plan = self.of.plan
@@ -187,6 +208,7 @@ class _Level:
         await self.of.pool.warm(slots, _WARM_S)
         self.began = time.monotonic()
         lag = asyncio.create_task(self.lag.watch())
+        silence = asyncio.create_task(self._watch_for_silence())
         try:
             async with asyncio.TaskGroup() as group:
                 if plan.is_open:
@@ -199,6 +221,15 @@ class _Level:
         finally:
             self.ended = time.monotonic()
             lag.cancel()
+            silence.cancel()
+
+    async def _watch_for_silence(self) -> None:
+        suspicious_s = SUSPICIOUS * self.of.plan.stall_after_s
+        while self.of.on_silence is not None:
+            await asyncio.sleep(suspicious_s / 20)
+            if any(exchange.silent_s >= suspicious_s for exchange in self._open):
+                told, self.of.on_silence = self.of.on_silence, None
+                told()
 
     async def _arrive(self, group: asyncio.TaskGroup) -> None:
         """Start each session when it is due, whatever became of the others."""
@@ -282,10 +313,12 @@ class _Level:
             ignore_eos=plan.ignore_eos,
         )
         self._running += 1
+        self._open.add(exchange)
         try:
             await exchange.run(self.of.pool, path, body)
         finally:
             self._running -= 1
+            self._open.discard(exchange)
             record = exchange.record()
             self.records.append(record)
             self.of.keeper.request(record)

@@ -136,7 +136,7 @@ def summarise(
         itl_ms=quantiles(gap for record in whole for gap in record.gaps_s),
         tpot_ms=quantiles(value for record in whole if (value := _tpot_s(record)) is not None),
         e2e_ms=quantiles(record.e2e_s for record in whole),
-        achieved_concurrency=round(time_average(busy_curve(map(_live, records)), steady), 3),
+        achieved_concurrency=round(time_average(busy_curve(map(_live, records)), steady or _whole(records)), 3),
         peak_concurrency=max((count for _, count in full), default=0),
         errors=dict(sorted(Counter(record.error for record in records if record.error is not None).items())),
         tokens=sum(record.n_tokens for record in records),
@@ -256,13 +256,19 @@ def _tpot_s(record: RequestRecord) -> float | None:
 
 
 def _arriving(records: Sequence[RequestRecord], ramp_s: float) -> list[Span]:
-    """An open loop is steady from one median latency after its ramp until its last arrival."""
+    """An open loop is steady from one median latency after its ramp until its last arrival; never, where that is less than half of one."""
     lengths = sorted(record.e2e_s for record in records if record.outcome == "completed")
     if not lengths:
         return []
     begin = min(record.start_s for record in records) + ramp_s + lengths[len(lengths) // 2]
     end = max(record.start_s for record in records)
-    return [(begin, end)] if end > begin else []
+    return [(begin, end)] if end - begin >= lengths[len(lengths) // 2] / 2 else []
+
+
+def _whole(records: Sequence[RequestRecord]) -> list[Span]:
+    """From the first start to the last end: what there is where nothing was steady."""
+    spans = [_live(record) for record in records]
+    return [(min(start for start, _ in spans), max(stop for _, stop in spans))] if spans else []
 
 
 def _live(record: RequestRecord) -> Span:

@@ -94,6 +94,7 @@ class WatchPlan:
         needed: T* in *unit*; ``None`` when the incident was not counted.
         why: Where the length comes from, for a person.
         claims: Whose symptom it is that must not come back.
+        waived: Somebody accepted the weakness of the ground: the watch alone may refute the claim.
     """
 
     requests: int | None
@@ -104,6 +105,7 @@ class WatchPlan:
     why: str
     incident: str | None
     claims: tuple[str, ...]
+    waived: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,7 @@ def require_cause_gone(stack: Stack, *, accept: str | None) -> str:
 
 
 def plan_watch(
-    book: Book, changes: Sequence[str], *, duration_s: float | None, n_requests: int | None, streams: int
+    book: Book, changes: Sequence[str], *, duration_s: float | None, n_requests: int | None, streams: int, waived: bool
 ) -> WatchPlan:
     """How long a restore of *changes* is watched: until T* requests are clean, unless a shorter time is asked for.
 
@@ -141,6 +141,7 @@ def plan_watch(
     Args:
         duration_s: The longest time, where given.
         n_requests: Clean requests to reach instead of T*, where given.
+        waived: Somebody accepted the weaknesses of the ground.
     """
     because = tuple(dict.fromkeys(claim for change in changes for claim in book.change(change).because))
     named = [book.claims[claim].claim.incident or "" for claim in because if claim in book.claims]
@@ -176,4 +177,5 @@ def plan_watch(
         why=why,
         incident=incident.id if incident else None,
         claims=because,
+        waived=waived,
     )

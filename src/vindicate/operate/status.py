@@ -8,7 +8,7 @@ from vindicate.operate.health import check_health, port_is_taken
 from vindicate.operate.running import read_run
 from vindicate.operate.services import run_members, running_by_hand
 from vindicate.stack.model import Knob, Service, Stack
-from vindicate.stack.process import live_readings, service_pids, started_at
+from vindicate.stack.process import live_readings, service_pids, started_at, why_unseen
 
 __all__ = ["KnobStand", "ServiceStand", "State", "live_readings", "look", "look_at"]
 
@@ -24,6 +24,7 @@ class KnobStand:
         problem: Why the script or a process could not be read.
         declared_known: Whether the script's value could be read; without that *declared* says nothing.
         unread: Processes whose value could not be read; they are not in *live*.
+        unseen: Why there is no process to read it from, where there is none.
     """
 
     declared: str | None
@@ -32,6 +33,7 @@ class KnobStand:
     problem: str | None = None
     declared_known: bool = True
     unread: tuple[int, ...] = ()
+    unseen: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,7 @@ def knob_stand(stack: Stack, knob: Knob, service: Service) -> KnobStand:
         problem=problem or unreadable,
         declared_known=problem is None,
         unread=tuple(reading.pid for reading in readings if reading.problem),
+        unseen="" if readings else why_unseen(service),
     )
 
 

@@ -194,7 +194,8 @@ def _clean(
         incident = book.incidents[watch.incident].incident if watch.incident else None
         knob = subject_knob(record.claim)
         in_place = book.in_place(knob[0]) if knob else {}
-        ruling = may_refute(record.claim, [*book.about(name), item], incident, services=services, in_place=in_place)
+        items = [*book.about(name), item]
+        ruling = may_refute(record.claim, items, incident, services=services, in_place=in_place, waived=watch.waived)
         if ruling.allowed:
             facts.append(ClaimEvent(claim=name, status="refuted", reason=ruling.why or text, evidence=ruling.on))
             said.append(f"claim {name} is refuted")

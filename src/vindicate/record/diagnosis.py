@@ -6,7 +6,34 @@ Field names are those of the published `vindicate.diagnosis/1` document.
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Aggravator", "Clearance", "Diagnosis", "Direction", "Finding", "FindingKind", "Layer", "Status", "Suspect"]
+__all__ = [
+    "FAILS_AT_ONCE",
+    "REFUSALS",
+    "Aggravator",
+    "Clearance",
+    "Diagnosis",
+    "Direction",
+    "Finding",
+    "FindingKind",
+    "Layer",
+    "Status",
+    "Suspect",
+]
+
+# Kinds of mechanisms by which a service fails at once, for all to see: no hang; and what others are cleared of then.
+FAILS_AT_ONCE = (
+    "answers_errors",
+    "not_ready",
+    "down",
+    "stopped",
+    "not_listening",
+    "not_accepting",
+    "crash_loop",
+    "certificate_expired",
+    "out_of_memory",
+    "disk_full",
+)
+REFUSALS = "refusing or failing requests"
 
 Status = Literal["fault", "healthy", "undetermined"]
 Layer = Literal[

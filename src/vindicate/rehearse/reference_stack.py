@@ -1,9 +1,11 @@
 """A directory → the reference stack in it, as a team would have written it: one start script a service, and a stack file."""
 
 import contextlib
+import os
 import random
 import re
 import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,9 +15,10 @@ from typing import Final
 
 from vindicate.errors import CannotError, MisuseError
 
-__all__ = ["DEVICES", "KNOB", "write_reference_stack"]
+__all__ = ["DEVICES", "KNOB", "ROUTERS", "write_reference_stack"]
 
 KNOB: Final = "SGLANG_SM120_MMA_TARGET_CTAS"
+ROUTERS: Final = ("builtin", "sglang-router", "smg")
 DEVICES: Final = ("simulated:rtx-pro-6000", "simulated:h200", "cpu")
 _HOST: Final = "127.0.0.1"
 _MARK: Final = "# Written by: vindicate stack init --reference"
@@ -38,7 +41,7 @@ def write_reference_stack(
     Args:
         directory: Made when it is not there. Files of an earlier stack are replaced, other people's files never.
         knob_value: What the decode script exports as `KNOB`; `None` leaves the line out.
-        router: Only ``builtin`` so far.
+        router: One of `ROUTERS`; all but ``builtin`` are programs of others, found beside this Python or on the PATH.
         proxy: Put a proxy of the rehearsal kind, with *proxy_fault*, in front, and make it the entry.
 
     Returns:
@@ -55,21 +58,36 @@ def write_reference_stack(
             "--device cpu compiles its kernel with numba, which is not installed",
             remedy="pip install 'vindicate[cpu]', or take --device simulated:rtx-pro-6000",
         )
-    if router != "builtin":
-        raise MisuseError(f"there is no router {router!r} here yet", remedy="try: --router builtin")
+    program = _router_program(router)
     if knob_value is not None and not _KNOB_VALUE.fullmatch(knob_value):
         raise MisuseError(f"{knob_value!r} cannot stand unquoted in a script", remedy=f"try: {KNOB}=256")
-    ports = dict(zip(("prefill", "bootstrap", "decode", "router", "proxy"), _free_ports(5), strict=True))
+    ports = dict(zip(("prefill", "bootstrap", "decode", "router", "proxy", "figures"), _free_ports(6), strict=True))
     files = {
         "serve_prefill.sh": _prefill_script(ports, device),
         "serve_decode.sh": _decode_script(ports, device, knob_value),
-        "serve_router.sh": _router_script(ports),
+        "serve_router.sh": _router_script(ports) if program is None else _foreign_router_script(program, ports),
     }
     if proxy:
         files["serve_proxy.sh"] = _proxy_script(ports, proxy_fault)
-    files["vindicate.toml"] = _stack_file(ports, device, proxy=proxy)
+    files["vindicate.toml"] = _stack_file(ports, device, proxy=proxy, router=router)
     _write(directory, files)
     return directory / "vindicate.toml"
+
+
+def _router_program(router: str) -> str | None:
+    """Where the program of *router* is; ``None`` for our own."""
+    if router == "builtin":
+        return None
+    if router not in ROUTERS:
+        raise MisuseError(f"there is no router {router!r}", remedy=f"one of: {', '.join(ROUTERS)}")
+    beside = str(Path(sys.executable).parent)
+    program = shutil.which(router, path=os.pathsep.join([beside, os.environ.get("PATH", os.defpath)]))
+    if program is None:
+        raise CannotError(
+            f"{router} is not installed: there is none beside this Python and none on the PATH",
+            remedy=f"pip install {router}, or take --router builtin",
+        )
+    return program
 
 
 def _write(directory: Path, files: Mapping[str, str]) -> None:
@@ -123,9 +141,13 @@ def _free_ports(count: int) -> list[int]:
     )
 
 
-def _script(about: str, settings: Iterable[str], module: str, arguments: Iterable[str]) -> str:
-    """A start script: comments, settings, and an `exec`, so that the service is the script's own process."""
-    command = " \\\n  ".join([f'exec "$PYTHON" -m {module}', *arguments])
+def _script(about: str, settings: Iterable[str], module: str | None, arguments: Iterable[str]) -> str:
+    """A start script: comments, settings, and an `exec`, so that the service is the script's own process.
+
+    Args:
+        module: Of ours; ``None`` runs the router that the settings name.
+    """
+    command = " \\\n  ".join(['exec "$ROUTER" launch' if module is None else f'exec "$PYTHON" -m {module}', *arguments])
     return "\n".join(
         [
             "#!/usr/bin/env bash",
@@ -133,8 +155,7 @@ def _script(about: str, settings: Iterable[str], module: str, arguments: Iterabl
             *(f"# {line}" for line in about.splitlines()),
             "set -euo pipefail",
             "",
-            f"PYTHON={shlex.quote(sys.executable)}",
-            "",
+            *([] if module is None else [f"PYTHON={shlex.quote(sys.executable)}", ""]),
             *settings,
             command,
             "",
@@ -196,6 +217,27 @@ def _router_script(ports: Mapping[str, int]) -> str:
     )
 
 
+def _foreign_router_script(program: str, ports: Mapping[str, int]) -> str:
+    """The flags that sglang-router 0.3 and smg 1.13 share; both look for their workers every second, so that the stack is soon ready."""
+    return _script(
+        "Router: a program of others, which sends every request to prefill and decode at once.",
+        [f"ROUTER={shlex.quote(program)}", ""],
+        None,
+        [
+            f"--host {_HOST}",
+            f"--port {ports['router']}",
+            "--pd-disaggregation",
+            f"--prefill http://{_HOST}:{ports['prefill']} {ports['bootstrap']}",
+            f"--decode http://{_HOST}:{ports['decode']}",
+            "--policy round_robin",
+            f"--prometheus-host {_HOST}",
+            f"--prometheus-port {ports['figures']}",
+            "--worker-startup-check-interval 1",
+            "--health-check-interval-secs 5",
+        ],
+    )
+
+
 def _proxy_script(ports: Mapping[str, int], fault: str) -> str:
     return _script(
         "Proxy: what the clients call; it stands for the one that the users run themselves.",
@@ -209,7 +251,7 @@ def _proxy_script(ports: Mapping[str, int], fault: str) -> str:
     )
 
 
-def _stack_file(ports: Mapping[str, int], device: str, *, proxy: bool) -> str:
+def _stack_file(ports: Mapping[str, int], device: str, *, proxy: bool, router: str) -> str:
     entry = "proxy" if proxy else "router"
     front = _PROXY_TABLE.format(host=_HOST, **ports) if proxy else ""
     clients = _CLIENT_TABLE if proxy else ""
@@ -225,6 +267,8 @@ def _stack_file(ports: Mapping[str, int], device: str, *, proxy: bool) -> str:
         front=front,
         clients=clients,
         knob=KNOB,
+        engine="reference" if router == "builtin" else router,
+        page="" if router == "builtin" else f'metrics  = "http://{_HOST}:{ports["figures"]}/metrics"\n',
         **ports,
     )
 
@@ -239,9 +283,9 @@ entry = "{entry}"                        # the service that clients call
 {front}
 [services.router]
 role     = "router"
-engine   = "reference"
+engine   = "{engine}"
 url      = "http://{host}:{router}"
-upstream = ["prefill", "decode"]
+{page}upstream = ["prefill", "decode"]
 launcher = {{ kind = "script", file = "serve_router.sh", log = "router.log" }}
 
 [services.prefill]

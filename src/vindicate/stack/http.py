@@ -56,7 +56,6 @@ class Exchange:
 
     url: str
     connect_s: float | None = None
-    head_s: float | None = None
     total_s: float = 0.0
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -219,7 +218,6 @@ class _Run:
             self.result.headers = {
                 name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in rest if line)
             }
-            self.result.head_s = self.since()
             return
 
     async def _body(self, reader: asyncio.StreamReader, method: str) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "read_knob",
     "service_pids",
     "started_at",
+    "why_unseen",
 ]
 
 _ENTRY = re.compile(rb"[^=\s]+=")
@@ -169,6 +170,14 @@ def service_pids(service: Service) -> tuple[int, ...]:
         with suppress(CannotError, MisuseError):  # then nothing of it can be seen from here
             return _alive(container_pids(service))
     return listening
+
+
+def why_unseen(service: Service) -> str:
+    """Why no process of *service* was found: somebody whose processes cannot be looked into listens there, or nobody does."""
+    users = listening_users(service.port) if is_local(service.host) else ()
+    if users:
+        return f"a process of user {' or '.join(users)}, which cannot be looked into from here; look as that user or as root"
+    return "no live process"
 
 
 def matching_pids(match: str) -> tuple[int, ...]:

@@ -261,7 +261,7 @@ def evidence_lines(item: Evidence) -> list[str]:
 
 
 def knob_table(states: Sequence[_KnobState]) -> list[str]:
-    """One knob a line: ledger, script, live; what drifted below it."""
+    """One knob a line: ledger, script, live; below it what drifted and what could not be seen."""
     if not states:
         return ["no knob is declared in the stack file, and the ledger speaks of none"]
     lines = []
@@ -272,7 +272,7 @@ def knob_table(states: Sequence[_KnobState]) -> list[str]:
             f"{state.knob}  ledger {shown(state.ledger) if state.in_ledger else '-'}  script {', '.join(scripts) or '-'}  "
             f"live {', '.join(live) or '-'}{'  DRIFT' if state.drift else ''}"
         )
-        lines += [f"    {line}" for line in state.drift]
+        lines += [f"    {line}" for line in (*state.drift, *(f"not seen: {line}" for line in state.unseen))]
     return lines
 
 
@@ -288,7 +288,8 @@ def _why(history: Sequence[tuple[ChangeRecord, str]], claims: Mapping[str, str])
         ground = f"in place of {record.change.undoes}" + (f", which is {undone}: {_STANDING[undone]}" if undone else "")
     else:
         ground = "for no reason on record"
-    return [f"  why: {record.change.id} ({record.change.kind}, {record.at[:10]}), {ground}; {standing}"]
+    held = f"; {standing}" if record.because or record.change.kind != "apply" else ""
+    return [f"  why: {record.change.id} ({record.change.kind}, {record.at[:10]}), {ground}{held}"]
 
 
 def knob_lines(
@@ -323,7 +324,7 @@ def knob_lines(
         lines.append("  history:")
         lines += [
             f"    {record.at[:16]} {record.change.id} {record.change.kind} {shown(record.change.from_value)} → {shown(record.change.to_value)}, "
-            f"{record.state}, {standing}"
+            f"{record.state}" + (f", {standing}" if record.because or record.change.kind != "apply" else "")
             for record, standing in history
         ]
     return lines

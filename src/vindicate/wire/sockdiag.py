@@ -67,7 +67,6 @@ AF_INET, AF_INET6, _IPPROTO_TCP = 2, 10, 6  # Linux' numbers; this room imports 
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _SOCK_DIAG_BY_FAMILY = 20
 _NLM_F_REQUEST_DUMP = 0x301
-_NLM_F_DUMP_INTR = 0x10
 _INET_DIAG_REQ_BYTECODE = 1
 _INET_DIAG_INFO = 2
 _BC_JMP, _BC_S_EQ, _BC_D_EQ = 1, 11, 12
@@ -186,12 +185,10 @@ class DumpReader:
 
     Attributes:
         done: The kernel has said that this was all.
-        interrupted: The kernel says that sockets came or went meanwhile; the dump may lack some.
     """
 
     def __init__(self) -> None:
         self.done = False
-        self.interrupted = False
         self._tables: list[SocketTable] = []
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -211,14 +208,12 @@ class DumpReader:
         singles: list[int] = []
         here, end = 0, len(words)
         if len(places):
-            self.interrupted |= bool(words[1] >> 16 & _NLM_F_DUMP_INTR)
             here = int(places[-1]) + _n_words(words[int(places[-1])])
         while here < end and not self.done:
             length = words[here]
             if length < _HEADER.size or _n_words(length) > end - here:
                 raise SockDiagError(f"a message says it has {length} bytes; {4 * (end - here)} are there")
-            kind, flags = words[here + 1] & 0xFFFF, words[here + 1] >> 16
-            self.interrupted |= bool(flags & _NLM_F_DUMP_INTR)
+            kind = words[here + 1] & 0xFFFF
             if kind == _SOCK_DIAG_BY_FAMILY:
                 singles.append(here)
             elif kind == _NLMSG_DONE:

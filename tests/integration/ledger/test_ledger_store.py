@@ -174,6 +174,16 @@ def test_a_newer_ledger_is_not_touched(tmp_path):
     assert "update vindicate" in caught.value.remedy
 
 
+def test_a_ledger_whose_schema_is_no_number_of_ours_is_damaged_not_newer(tmp_path):
+    path = tmp_path / "ledger.db"
+    Ledger.open(path).close()
+    with sqlite3.connect(path) as raw:
+        raw.execute("INSERT INTO ledger_schema VALUES (6591420363028487853, 'x')")
+    raw.close()
+    with pytest.raises(LedgerError, match="is damaged"):
+        Ledger.open(path)
+
+
 def test_a_locked_ledger_names_who_holds_it(tmp_path, monkeypatch):
     path = tmp_path / "ledger.db"
     Ledger.open(path).close()

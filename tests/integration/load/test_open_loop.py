@@ -70,7 +70,7 @@ def test_requests_leave_when_they_are_due_however_slow_the_server(tmp_path):
         summary = run_load_blocking(
             open_plan(engine, rate=40.0, arrivals="constant", requests_per_level=40), out=tmp_path / "run"
         )
-    starts = sorted(record.start_s for record in read_run(tmp_path / "run"))
+    starts = sorted(record.start_s for record in read_run(tmp_path / "run")[0])
     assert [round(later - starts[0], 3) for later in starts] == [round(number * 0.025, 3) for number in range(40)]
     level = summary.levels[0]
     assert (level.level, level.completed) == (0, 40)
@@ -105,7 +105,7 @@ def test_a_trace_is_replayed_at_its_own_times_and_lengths(tmp_path):
     trace = tuple(TraceLine(at_s=at, prompt=f"at {at}", output_length=n) for at, n in ((0.0, 2), (0.2, 3), (0.25, 4)))
     with fake_engine() as engine:
         run_load_blocking(open_plan(engine, trace=trace), out=tmp_path / "run")
-    records = sorted(read_run(tmp_path / "run"), key=lambda record: record.start_s)
+    records = sorted(read_run(tmp_path / "run")[0], key=lambda record: record.start_s)
     assert [round(record.start_s - records[0].start_s, 3) for record in records] == [0.0, 0.2, 0.25]
     assert [record.n_tokens for record in records] == [2, 3, 4]
 
@@ -193,7 +193,7 @@ def test_parquet_holds_the_same_rows_or_says_what_is_missing(tmp_path):
 
     with fake_engine() as engine:
         run_load_blocking(open_plan(engine, levels=(1,), requests_per_level=2), out=tmp_path / "run")
-    records = read_run(tmp_path / "run")
+    records, _ = read_run(tmp_path / "run")
     try:
         from pyarrow import parquet
     except ImportError:

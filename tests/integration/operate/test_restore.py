@@ -35,7 +35,7 @@ VERDICT = {
 class Restored:
     """A running stack on which a revert of KNOB from 512 to 256 stands in the ledger."""
 
-    def __init__(self, stack, *, displaced=True, refuted=False, grade=None, count=3, exposure=20.0):
+    def __init__(self, stack, *, displaced=True, evidence=True, refuted=False, grade=None, count=3, exposure=20.0):
         self.stack = stack
         self.script = stack.service("worker").launcher.file
         self.before = self.script.read_bytes()
@@ -47,11 +47,13 @@ class Restored:
             ChangeStep(change="C1", state="done"),
             Justification(change="C1", claims=("H1",), need="not_refuted"),
         ]
+        if displaced and evidence:
+            facts.append(
+                Evidence(id="E1", kind="diagnosis", text="front starves", group="diagnosis", diagnosis=VERDICT)
+            )
         if displaced:
-            facts += [
-                Evidence(id="E1", kind="diagnosis", text="front starves", group="diagnosis", diagnosis=VERDICT),
-                ClaimEvent(claim="H1", status="displaced", reason="front starves", evidence=("E1",)),
-            ]
+            on = ("E1",) if evidence else ()
+            facts.append(ClaimEvent(claim="H1", status="displaced", reason="front starves", evidence=on))
         if refuted:
             facts.append(ClaimEvent(claim="H1", status="refuted", reason="tried", evidence=("E1",)))
         if grade:
@@ -104,10 +106,20 @@ def test_a_clean_watch_for_t_star_refutes_the_claim(restored, capsys):
     record = r.book.change("C2")
     assert (record.state, record.change.kind, record.change.undoes) == ("done", "restore", "C1")
     assert "claim H1 is displaced, not refuted" in record.waivers[0].weaknesses
+    assert not any("only the watch" in weak for weak in record.waivers[0].weaknesses)
     assert r.book.claims["H1"].status == "refuted"
     assert r.book.claims["H1"].events[-1][1].evidence == (r.watched[0].id, "E1")
     assert r.watched[0].measured["exposure"] >= 35  # T* = 20 * (20**(1/3) - 1) = 34.3
     assert "T* = 35 requests = E * (20^(1/m) - 1)" in capsys.readouterr().err
+
+
+def test_a_waiver_that_names_the_lone_watch_lets_it_refute_the_claim(restored):
+    r = restored(evidence=False)
+    assert r.restore("--accept", "the proxy was at fault") == 0
+    lone = "only the watch will speak against claim H1"
+    assert any(weak.startswith(lone) for weak in r.book.change("C2").waivers[0].weaknesses)
+    assert r.book.claims["H1"].status == "refuted"
+    assert r.book.claims["H1"].events[-1][1].evidence == (r.watched[0].id,)
 
 
 def test_a_watch_shorter_than_t_star_leaves_the_claim_as_it_is(restored, capsys):

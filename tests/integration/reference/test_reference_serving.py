@@ -296,6 +296,7 @@ def test_token_counters_move_as_in_sglang_some_at_once_and_some_at_the_end(stack
 
 
 def test_the_pages_carry_the_names_of_sglang_and_of_its_router(stack):
+    ask_now(stack.url("router"), chat(planted(2, asked(2)), max_tokens=2))
     names = fields_of_metrics(stack.url("decode"))
     assert {
         "sglang:num_running_reqs",

@@ -67,6 +67,28 @@ def test_refuses_what_cannot_be_and_writes_nothing(tmp_path, options):
     assert not (tmp_path / "new").exists()
 
 
+def test_says_how_to_get_a_router_of_others_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(CannotError, match="sglang-router is not installed") as caught:
+        write_reference_stack(tmp_path / "new", router="sglang-router")
+    assert "pip install sglang-router" in caught.value.remedy
+    assert not (tmp_path / "new").exists()
+
+
+def test_declares_a_router_of_others_with_its_own_page_of_figures(tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "smg"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    router = read_stack(write_reference_stack(tmp_path / "new", router="smg")).services["router"]
+    assert router.engine == "smg"
+    assert router.metrics != f"{router.url}/metrics"
+    script = (tmp_path / "new" / "serve_router.sh").read_text()
+    assert f"ROUTER={program}" in script
+    assert f"--prometheus-port {router.metrics.split(':')[2].split('/')[0]}" in script
+
+
 def test_says_so_when_the_directory_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotError, match="file"):

@@ -178,3 +178,11 @@ def test_answers_have_one_hash_whatever_order_they_came_in_and_another_when_one_
     assert one != other.answers_sha256
     assert other.asked_sha256 == summarise(1, 4.0, answers).asked_sha256 != summarise(1, 4.0, answers[:3]).asked_sha256
     assert summarise(1, 4.0, [record(0, 1)]).answers_sha256 is None
+
+
+def test_an_open_loop_of_few_arrivals_was_never_steady_and_gives_no_rate():
+    few = summarise(1, 1.0, [record(0.0, 0.4), record(0.45, 0.4)], opens=True)
+    assert (few.output_tok_per_s, few.requests_per_s, few.steady_s) == (None, None, 0.0)
+    assert few.achieved_concurrency == pytest.approx(0.8 / 0.85, abs=0.001)
+    many = summarise(1, 9.0, [record(0.1 * n, 0.4) for n in range(80)], opens=True)
+    assert many.output_tok_per_s == pytest.approx(110, rel=0.1)
