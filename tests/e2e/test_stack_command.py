@@ -88,3 +88,20 @@ def test_what_is_wrong_is_said_with_place_and_remedy(vindicate, tmp_path):
     file.write_text(text)
     assert "no service 'nobody'" in vindicate("stack", "restart", "nobody", "--yes", expect=2).stderr
     assert {service["state"] for service in services(vindicate).values()} == {"down"}
+
+
+def test_a_change_and_the_end_of_a_stack_are_told_as_one_document(vindicate):
+    vindicate("stack", "init", "--reference", ".")
+    vindicate("stack", "up")
+    planned = json.loads(vindicate("apply", f"{KNOB}=512", "--dry-run", "--json").stdout)
+    assert [(c["to"], c["state"], c["restarts"]) for c in planned["changes"]] == [
+        ("512", "planned", ["prefill", "decode"])
+    ]
+    made = json.loads(vindicate("apply", f"{KNOB}=512", "--yes", "--json").stdout)
+    assert made["schema"] == "vindicate.changes/1"
+    assert [(c["id"], c["from"], c["to"], c["state"]) for c in made["changes"]] == [("C1", "256", "512", "done")]
+    again = json.loads(vindicate("apply", f"{KNOB}=512", "--yes", "--json").stdout)
+    assert (again["changes"], "already so" in again["told"][0]) == ([], True)
+    down = json.loads(vindicate("stack", "down", "--json").stdout)
+    assert (down["schema"], sorted(down["stopped"])) == ("vindicate.stack/1", ["decode", "prefill", "router"])
+    assert {service["state"] for service in down["services"]} == {"down"}

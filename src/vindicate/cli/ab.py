@@ -282,10 +282,12 @@ def _put_back(stack: "Stack", experiment: str, *, yes: bool) -> int:
 
 def _report_again(stack: "Stack", words: tuple[str, ...], html: Path | None, *, yes: bool, as_json: bool) -> int:
     """Judge what is on disk once more, and show it; nothing is touched."""
+    from vindicate.cli.page import write_page
     from vindicate.errors import MisuseError
     from vindicate.experiment.journal import Journal, all_journals
     from vindicate.experiment.judge import judge_experiment
     from vindicate.view.experiment_page import report_page
+    from vindicate.view.page import MARK
 
     if words[:1] != ("report",) or len(words) != 2:
         known = ", ".join(item.id for item in all_journals(stack.home)) or "none yet"
@@ -293,32 +295,11 @@ def _report_again(stack: "Stack", words: tuple[str, ...], html: Path | None, *, 
     journal = Journal.find(stack.home, words[1])
     result = judge_experiment(journal.design(), journal.trials())
     if html is not None:
-        _write_page(html, report_page(result), yes=yes)
+        write_page(html, report_page(result).encode(errors="backslashreplace"), MARK, yes=yes)
         say(f"written: {html}")
     if as_json or html is None:
         _report(result, as_json=as_json)
     return 0
-
-
-def _write_page(path: Path, page: str, *, yes: bool) -> None:
-    """Write it whole or not at all; over another file only by consent, over an older page of ours without."""
-    from contextlib import suppress
-
-    from vindicate.errors import CannotError
-    from vindicate.view.experiment_page import MARK
-
-    part = path.with_name(f".{path.name}.part")
-    try:
-        if path.exists() and MARK.encode() not in path.read_bytes()[:2000]:
-            agree(f"{path} is there and is no page of ours. Overwrite it?", yes=yes)
-        part.write_text(page, encoding="utf-8", errors="backslashreplace")
-        part.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise CannotError(
-            f"{path} cannot be written: {error.strerror}", remedy="name another file with --html"
-        ) from error
 
 
 def _report(result: "Experiment", *, as_json: bool) -> int:

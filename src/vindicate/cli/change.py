@@ -1,13 +1,13 @@
 """`vindicate apply`, `revert`, `restore` and `change`: a plan first, then every step journalled, verified, and undone when it fails."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from vindicate.cli.change_bench import change_bench
+from vindicate.cli.change_bench import change_bench, change_entry
 from vindicate.cli.option import (
     DURATION,
     agree,
@@ -25,7 +25,7 @@ from vindicate.errors import MisuseError
 from vindicate.units import shown
 
 if TYPE_CHECKING:
-    from vindicate.ledger.state import Book, ChangeRecord
+    from vindicate.ledger.state import Book
     from vindicate.operate.change import Operation
 
 __all__ = ["apply", "change", "restore", "revert"]
@@ -44,9 +44,10 @@ _because_option = click.option(
 @stack_option
 @ledger_option
 @yes_options
+@json_option
 def apply(
     *, settings: tuple[str, ...], unset: tuple[str, ...], because: tuple[str, ...], reason: str, timeout_s: float,
-    stack_file: str | None, ledger_path: str | None, dry_run: bool, yes: bool,
+    stack_file: str | None, ledger_path: str | None, dry_run: bool, yes: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Set knobs: back the script up, write, restart together, read back, check; undone by itself when a step fails.
 
@@ -60,7 +61,8 @@ def apply(
         plan = plan_edits(bench.stack, "apply", wanted, ids=bench.ids(len(wanted)))
         grounds_for(bench.book, plan, because)
         return bench.run(
-            plan, lambda final: grounds_for(bench.book, final, because), reason=reason, timeout_s=timeout_s, yes=yes
+            plan, lambda final: grounds_for(bench.book, final, because), reason=reason, timeout_s=timeout_s, yes=yes,
+            as_json=as_json,
         )  # fmt: skip
 
 
@@ -72,9 +74,10 @@ def apply(
 @stack_option
 @ledger_option
 @yes_options
+@json_option
 def revert(
     *, setting: str, because: tuple[str, ...], reason: str, timeout_s: float,
-    stack_file: str | None, ledger_path: str | None, dry_run: bool, yes: bool,
+    stack_file: str | None, ledger_path: str | None, dry_run: bool, yes: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Take a knob back because of a claim; what that gives up is shown first.
 
@@ -104,7 +107,7 @@ def revert(
         undone = last_applied(bench.book, name)
         return bench.run(
             plan, lambda final: grounds_for(bench.book, final, because), reason=reason, timeout_s=timeout_s, yes=yes,
-            undoes={name: undone.change.id} if undone and undone.change.to_value == held else {},
+            as_json=as_json, undoes={name: undone.change.id} if undone and undone.change.to_value == held else {},
         )  # fmt: skip
 
 
@@ -124,9 +127,10 @@ def revert(
 @stack_option
 @ledger_option
 @yes_options
+@json_option
 def restore(
     *, changes: tuple[str, ...], watch_s: float | None, accept: str | None, watch_requests: int | None, streams: int,
-    timeout_s: float, stack_file: str | None, ledger_path: str | None, dry_run: bool, yes: bool,
+    timeout_s: float, stack_file: str | None, ledger_path: str | None, dry_run: bool, yes: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Put back what a revert took away, on a ground that is checked first, and watch it.
 
@@ -161,7 +165,7 @@ def restore(
         waiver = (accept, weaknesses or ("none named; accepted all the same",)) if accept is not None else None
         return bench.run(
             plan, lambda final: grounds_for(bench.book, final, (), waiver=waiver), reason=accept or "", timeout_s=timeout_s,
-            yes=yes, undoes=undoes, accepted=weaknesses,
+            yes=yes, as_json=as_json, undoes=undoes, accepted=weaknesses,
         )  # fmt: skip
 
 
@@ -181,7 +185,7 @@ def list_changes(stack_file: str | None, ledger_path: str | None, *, as_json: bo
     book = _read(stack_file, ledger_path)
     if as_json:
         records = sorted(book.changes.values(), key=lambda record: record.when)
-        print_json({"schema": "vindicate.changes/1", "changes": [_entry(record) for record in records]})
+        print_json({"schema": "vindicate.changes/1", "changes": [change_entry(record) for record in records]})
     else:
         print("\n".join(change_list_lines(book)))
     return 0
@@ -202,7 +206,7 @@ def show(name: str, stack_file: str | None, ledger_path: str | None, *, as_json:
             {"at": at, "state": step.state, "next": step.data.get("next"), "detail": step.detail}
             for at, step in record.steps
         ]
-        print_json({"schema": "vindicate.change/1", **_entry(record), "steps": steps, "waivers": record.waivers})
+        print_json({"schema": "vindicate.change/1", **change_entry(record), "steps": steps, "waivers": record.waivers})
     else:
         print("\n".join(change_lines(record)))
     return 0
@@ -366,20 +370,3 @@ def _read(stack_file: str | None, ledger_path: str | None) -> "Book":
 
     with Ledger.open(ledger_file(ledger_path, stack_file), create=False, read_only=True) as ledger:
         return Book.from_facts(ledger.facts())
-
-
-def _entry(record: "ChangeRecord") -> Mapping[str, object]:
-    made = record.change
-    return {
-        "id": made.id,
-        "kind": made.kind,
-        "knob": made.knob,
-        "services": made.services,
-        "from": made.from_value,
-        "to": made.to_value,
-        "state": record.state,
-        "because": record.because,
-        "at": record.at,
-        "undoes": made.undoes,
-        "recorded": made.recorded,
-    }

@@ -124,6 +124,11 @@ def diagnose(
     for option, file in (("--out", out_file), ("--html", html_file)):
         if file is not None:
             _check_writable(file, option)
+    if html_file is not None:
+        from vindicate.cli.page import require_ours
+        from vindicate.view.page import MARK
+
+        require_ours(html_file, MARK)
     if save:
         from vindicate.ledger.store import Ledger
 
@@ -162,9 +167,11 @@ def diagnose(
     diagnosis = replace(diagnosis, took_s=round(capture.window_s if replay_files else time.monotonic() - began, 3))
     _show(diagnosis, capture, findings=findings, as_json=as_json)
     if html_file is not None:
+        from vindicate.cli.page import write_page
         from vindicate.view.diagnosis import diagnosis_html
+        from vindicate.view.page import MARK
 
-        _write(html_file, diagnosis_html(diagnosis, capture))
+        write_page(html_file, diagnosis_html(diagnosis, capture).encode(errors="backslashreplace"), MARK)
     if save:
         saved = _save(diagnosis, capture, ledger_file(ledger_path, stack_file))
         say(saved) if as_json else print(saved)
@@ -269,15 +276,6 @@ def _list_mechanisms(*, as_json: bool) -> None:
     from vindicate.view.diagnosis import mechanisms_text
 
     print(mechanisms_text(), end="")
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CannotError(
-            f"{file}: cannot be written: {error.strerror}", remedy="name another file with --html"
-        ) from error
 
 
 def _save(diagnosis: "Diagnosis", capture: "Capture", ledger_at: Path) -> str:

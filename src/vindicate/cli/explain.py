@@ -1,11 +1,12 @@
 """`vindicate knob explain`: thread blocks, waves and predicted gains of a target-CTA knob, and what a fit to measured gains proves."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from vindicate.cli.option import example, json_option, ledger_option, print_json, stack_option
+from vindicate.cli.option import example, json_option, ledger_option, print_json, say, stack_option
 from vindicate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ _LEVELS = "48,64,80,96"
     metavar="N:GAIN,…",
     help="Measured gains in per cent; default: those of the ledger for these values.",
 )
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also draw gain over concurrency, as .svg, or .png with the extra plot.",
+)
 @json_option
 @stack_option
 @ledger_option
@@ -42,6 +49,7 @@ def explain(  # noqa: PLR0917 click passes options by name
     levels: str,
     values: str,
     fit: str | None,
+    plot: Path | None,
     as_json: bool,
     stack_file: str | None,
     ledger_path: str | None,
@@ -52,9 +60,11 @@ def explain(  # noqa: PLR0917 click passes options by name
     which level would decide between them. It measures nothing.
     """
     from vindicate.cli.opening import open_desk
+    from vindicate.cli.page import as_picture, write_page
     from vindicate.stats.wavefit import fit_waves
     from vindicate.stats.waves import CARDS
     from vindicate.view.explain import explain_document, explain_lines
+    from vindicate.view.explain_plot import MARK, explain_svg
 
     if card not in CARDS:
         raise MisuseError(f"no card {card!r} is known", remedy=f"one of: {', '.join(CARDS)}")
@@ -65,6 +75,10 @@ def explain(  # noqa: PLR0917 click passes options by name
         with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
             measured = _measured(desk, name, (str(a), str(b)))
     found = fit_waves(a, b, sms=CARDS[card].sms, levels=_numbers(levels), measured=measured)
+    if plot is not None:
+        drawn = explain_svg(name, CARDS[card], (a, b), found)
+        write_page(plot, as_picture(plot, drawn, MARK), MARK)
+        say(f"written: {plot}")
     if as_json:
         print_json(explain_document(name, CARDS[card], (a, b), found))
     else:

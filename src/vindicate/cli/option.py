@@ -64,7 +64,10 @@ stack_option = click.option(
     "--stack", "stack_file", metavar="FILE", help="Stack file; default ./vindicate.toml, then $VINDICATE_STACK."
 )
 ledger_option = click.option(
-    "--ledger", "ledger_path", metavar="PATH", help="Ledger; default .vindicate/ledger.db beside the stack file."
+    "--ledger",
+    "ledger_path",
+    metavar="PATH-or-URL",
+    help="Ledger: a file, or sqlite:///PATH; default .vindicate/ledger.db beside the stack file.",
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else there."
@@ -133,7 +136,9 @@ def ledger_file(ledger_path: str | None, stack_file: str | None) -> Path:
             raise MisuseError(
                 f"--ledger {kind}://… is not known here", remedy="name a file: --ledger PATH, or sqlite:///PATH"
             )
-        ledger_path = rest.removeprefix("/") or None
+        ledger_path = rest.removeprefix("/")
+        if not ledger_path:
+            raise MisuseError(f"--ledger {kind}://{rest} names no file", remedy="try: --ledger sqlite:///PATH")
     if ledger_path is not None:
         return Path(ledger_path)
     stack = find_stack_file(stack_file)

@@ -76,17 +76,23 @@ def up(stack_file: str | None, timeout_s: float, *, as_json: bool) -> int:
 
 @stack.command(epilog=example("vindicate stack down"))
 @stack_option
-def down(stack_file: str | None) -> int:
+@json_option
+def down(stack_file: str | None, *, as_json: bool) -> int:
     """Stop every service that was started from here, and everything those started in turn; leave nothing behind."""
     from vindicate.operate.interrupt import interruptible
     from vindicate.operate.lock import locked
     from vindicate.operate.services import bring_down, sweep_undeclared
+    from vindicate.operate.status import look
     from vindicate.stack.file import load_stack
 
     declared = load_stack(stack_file)
     with locked(declared, "stack down"), interruptible():
         stopped = (*bring_down(declared, tuple(declared.services), say=say), *sweep_undeclared(declared, say=say))
-    print(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running that had been started from here")
+    if as_json:
+        stands = tuple(_without_secrets(stand) for stand in look(declared))
+        print_json({"schema": "vindicate.stack/1", "services": stands, "stopped": stopped})
+    else:
+        print(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running that had been started from here")
     return 0
 
 

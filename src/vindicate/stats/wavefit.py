@@ -40,6 +40,7 @@ class LevelFit:
 class MappingFit:
     """One mapping with the kernel share that fits best; *rmse_pct* in percentage points, ``None`` when nothing was measured."""
 
+    mapping: SplitMapping
     name: str
     rmse_pct: float | None
     kernel_share: float
@@ -105,6 +106,7 @@ def _fit(
     if measured:
         rmse, share = min((_rmse(mapping, targets, sms, measured, each), each) for each in _SHARES)
     return MappingFit(
+        mapping=mapping,
         name=mapping.name,
         rmse_pct=rmse,
         kernel_share=share,

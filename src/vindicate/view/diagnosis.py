@@ -10,6 +10,7 @@ from vindicate.diagnose.rule import Scene, count
 from vindicate.record.diagnosis import Diagnosis, Finding
 from vindicate.record.observation import Capture
 from vindicate.units import format_bytes, format_duration
+from vindicate.view.page import MARK
 
 __all__ = ["diagnosis_html", "diagnosis_text", "mechanisms_text"]
 
@@ -199,7 +200,7 @@ def diagnosis_html(diagnosis: Diagnosis, capture: Capture) -> str:
     title = escape(f"vindicate: {diagnosis.status}" + (f", {diagnosis.service}" if diagnosis.service else ""))
     body = escape(diagnosis_text(diagnosis, capture, findings=True))
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{MARK}<title>{title}</title>'
         '<meta name="viewport" content="width=device-width">'
         "<style>body{margin:2rem auto;max-width:52rem;padding:0 1rem;font:16px/1.5 system-ui,sans-serif;color:#222;background:#fff}"
         "pre{white-space:pre-wrap;font:14px/1.5 ui-monospace,monospace}</style></head>"

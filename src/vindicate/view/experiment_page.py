@@ -8,10 +8,10 @@ from html import escape
 
 from vindicate.record.experiment import Experiment, LevelEffect
 from vindicate.units import shown
+from vindicate.view.page import MARK
+from vindicate.view.ticks import round_ticks
 
-__all__ = ["MARK", "report_page"]
-
-MARK = '<meta name="generator" content="vindicate">'
+__all__ = ["report_page"]
 
 Scale = Callable[[float], float]  # per cent → place
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 90, 30, 64, 20
@@ -90,7 +90,7 @@ def _forest(result: Experiment) -> str:
     shapes += [
         f'<line x1="{x(tick)}" x2="{x(tick)}" y1="{foot}" y2="{foot + 5}" stroke="var(--soft)"/>'
         f'<text x="{x(tick)}" y="{foot + 20}" text-anchor="middle">{tick:+g} %</text>'
-        for tick in _ticks(low, high)
+        for tick in round_ticks(low, high)
     ]
     for row, item in enumerate(drawn):
         shapes += _row(item, _TOP + _ROW * row + _ROW / 2, x)
@@ -114,16 +114,6 @@ def _row(item: LevelEffect, y: float, x: Scale) -> Iterator[str]:
     for at, block in enumerate(item.block_gains_pct):
         yield f'<circle cx="{x(block)}" cy="{y + 15 + 4 * (at % 3)}" r="3" opacity=".6"><title>block ratio {block:+.2f} %</title></circle>'
     yield "</g>"
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers, four to nine of them."""
-    for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000, 10000):
-        if (high - low) / step <= 8:
-            first = int(low / step) - 1
-            marks = [round((first + n) * step, 6) for n in range(12)]
-            return [mark for mark in marks if low <= mark <= high]
-    return [0.0]
 
 
 # ---- the rest ----------------------------------------------------------------------------------------------------
