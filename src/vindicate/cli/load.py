@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,6 +119,10 @@ class LevelsType(click.ParamType[tuple[int, ...]]):
     "--api-key-env", metavar="NAME", help="Variable that holds the key.  [default: that of the stack's entry]"
 )
 @click.option(
+    "--calibrate", is_flag=True,
+    help="First measure this client's own error at each level, against a mock of known timing.",
+)  # fmt: skip
+@click.option(
     "--capture/--no-capture", default=True, show_default=True,
     help="Record the chain, once, when a stream falls silent and before it is given up.",
 )  # fmt: skip
@@ -157,6 +162,7 @@ def load(
     cancel_share: float,
     seed: int | None,
     api_key_env: str | None,
+    calibrate: bool,
     capture: bool,
     out: Path | None,
     kind: "Format | None",
@@ -210,6 +216,15 @@ def load(
         api_key_env=api_key_env or key_env,
         sessions=read_sessions(sessions) if sessions is not None else (),
     )
+    if calibrate:
+        if plan.is_open:
+            raise MisuseError(
+                "--calibrate measures at a level, and an open loop has none", remedy="leave it out, or name --levels"
+            )
+        from vindicate.load.calibrate import calibrate as measure
+
+        say("calibrating the client, about a second a level")
+        plan = replace(plan, client_errors_ms={error.level: error.ttft_ms for error in measure(plan.levels)})
     folder = out or fresh_folder(home)
     from vindicate.cli.stall_capture import StallCapture
     from vindicate.load.run import run_load_blocking

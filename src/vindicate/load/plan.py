@@ -49,6 +49,7 @@ class LoadPlan:
             from the moment at which they were to arrive. *arrivals* and *burst* say in which manner.
         trace: Open loop by a file: each request at its own time.
         ramp_s: Until all slots play, or until the rate is reached.
+        client_errors_ms: Mean error of this client's TTFT at a level, where it was calibrated.
         slo_s: Bounds on ``ttft``, ``itl``, ``tpot``, ``e2e`` in seconds; a good request keeps them all.
     """
 
@@ -71,6 +72,7 @@ class LoadPlan:
     burst: int = 8
     trace: tuple[TraceLine, ...] = ()
     ramp_s: float = 0.0
+    client_errors_ms: Mapping[int, float] = field(default_factory=dict)
     api: Api = "chat"
     streaming: bool = True
     slo_s: Mapping[str, float] = field(default_factory=dict)

@@ -158,6 +158,7 @@ class _Run:
             found,
             client_cpu_s=round(_cpu_s() - level.cpu, 3),
             client_lag_ms=level.lag.mean_ms,
+            client_error_ms=self.plan.client_errors_ms.get(level.size),
             server_tokens=level.server_tokens,
         )
         found = replace(found, warnings=tuple(doubts(found)))

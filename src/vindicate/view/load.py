@@ -39,6 +39,10 @@ def load_lines(summary: LoadSummary) -> list[str]:
             kinds = ", ".join(f"{count} {kind}" for kind, count in level.errors.items())
             lines.append(f"{_name(level)}: {kinds}")
         lines += [f"{_name(level)}: {warning}" for warning in level.warnings]
+        if level.client_error_ms is not None:
+            lines.append(
+                f"{_name(level)}: this client's TTFT is off by {level.client_error_ms:+.2f} ms in the mean, by the mock"
+            )
         if level.slo_pct is not None:
             lines.append(
                 f"{_name(level)}: {level.slo_met} requests kept the bounds ({level.slo_pct:g} %), {level.goodput_req_per_s or 0:g} a second"

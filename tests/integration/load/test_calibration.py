@@ -1,5 +1,6 @@
 """The client against a server of known timing: its own error, at the concurrency asked for."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from time import monotonic
 
 import pytest
 
+from fakes.start import fake_engine
 from vindicate.errors import CannotError
 from vindicate.load import calibrate as module
 from vindicate.load.calibrate import calibrate
@@ -67,3 +69,26 @@ def test_the_mock_does_not_outlive_who_started_it():
         if child.poll() is None:
             os.kill(child.pid, 9)
             child.wait()
+
+
+def test_a_run_that_calibrates_itself_says_by_how_much_its_times_are_off(tmp_path):
+    with fake_engine() as engine:
+        words = [
+            engine.url,
+            "--model",
+            "fake",
+            "--levels",
+            "2,4",
+            "--requests",
+            "8",
+            "--calibrate",
+            "--json",
+            "--out",
+            "run",
+        ]
+        command = [sys.executable, "-m", "vindicate", "load", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
+    assert done.returncode == 0, done.stderr
+    errors = [level["client_error_ms"] for level in json.loads(done.stdout)["levels"]]
+    assert len(errors) == 2
+    assert all(error is not None and abs(error) < 100 for error in errors)
