@@ -255,7 +255,7 @@ def run(words):
         )
         return 125
     argv = words[1:]  # after the image
-    kept.write(argv=argv, env=env, rm="--rm" in options)
+    kept.write(argv=argv, env=env, rm="--rm" in options, pid=0, code=None)  # created, from its first moment
     kept.start(argv, env)
     if "-d" in options:
         print("0123456789abcdef")
@@ -276,7 +276,7 @@ def compose(words):
         print(f"project-{service}-1")
     elif verb == "up" and not (kept.state and kept.state["pid"] and kept.state["told"] == told):
         kept.stop(10.0)
-        kept.write(argv=told["command"], env=told["environment"], rm=False, told=told)
+        kept.write(argv=told["command"], env=told["environment"], rm=False, told=told, pid=0, code=None)
         kept.start(told["command"], told["environment"])
     elif verb in ("stop", "kill"):
         kept.stop(float(words[words.index("-t") + 1])) if verb == "stop" else kept.signal(signal.SIGKILL)
