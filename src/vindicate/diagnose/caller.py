@@ -12,6 +12,7 @@ __all__ = ["callers"]
 
 AT_ONCE_S = 0.5  # a close this soon after the last byte ended an exchange; one of an idle connection comes after its keep-alive time
 SMALL_ANSWER_BYTES = 700
+MANY, MUCH_BYTES = 3, 4096
 
 
 def callers(scene: Scene) -> Iterator[Clue]:
@@ -51,7 +52,8 @@ def _not_reading(scene: Scene, caller: Caller) -> Iterator[Clue]:
     unread = sum(link.client.samples[-1].unread for link in left if link.client is not None)
     came = sum(n for link in left for t, n in link.rises if t >= end - _takes_nothing_s(link, end))
     kept = [link for link in left if link.unsent_response > 0]
-    held = came > 0 or bool(kept) or caller.said_to_hang
+    many = len(left) >= MANY and unread >= MUCH_BYTES * len(left)  # no rest of an answer that somebody forgot
+    held = came > 0 or bool(kept) or caller.said_to_hang or many
     age = min(_takes_nothing_s(link, end) for link in left)
 
     def clue(kind: FindingKind, strength: float, text: str, **measured: float) -> Clue:

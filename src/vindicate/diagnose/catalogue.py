@@ -44,6 +44,14 @@ _ENTRIES = (
         "lookups a pool or cache of their own, and keep connections alive",
     ),
     Mechanism(
+        "proxy.waits_for_another",
+        "proxy",
+        "it asks a service outside this chain before it passes some requests on, and gets no answer",
+        "some requests stay in it while later ones pass; when they came it asked an address that is not declared, which is silent",
+        "a queue (then none passes another); a client that sends less than it announced (then it asks nobody)",
+        "see what that address is (a guard, a lookup, a log?) and why it is silent; put a deadline on it, and declare it in the stack file",
+    ),
+    Mechanism(
         "gateway.h2_stream_cap",
         "gateway",
         "it lets only so many exchanges through at a time, and the others wait in it though there is room below",

@@ -15,7 +15,7 @@ from vindicate.diagnose.link import MIN_REQUEST_BYTES, Link
 from vindicate.diagnose.rule import Against, Clue, Scene, count, oldest
 from vindicate.record.observation import ProbeResult
 
-__all__ = ["SLOWER_S", "SLOWER_TIMES", "delays", "past"]
+__all__ = ["SLOWER_S", "SLOWER_TIMES", "Exchange", "delays", "exchanges", "past"]
 
 _STEP_S = 0.25
 _QUICK_S = 0.5  # so long any relay may look at a request
@@ -26,7 +26,7 @@ _NO_QUEUE_S = 30.0  # at a limit that is meant, some answer of a crowd ends with
 
 
 @dataclass(frozen=True, slots=True)
-class _Exchange:
+class Exchange:
     """One request on a link: when it was asked, and its first and last answer byte, ``None`` when none came."""
 
     asked: float
@@ -43,13 +43,14 @@ class _Exchange:
         return self.asked - _STEP_S <= t <= (self.until if self.last is None else self.last)
 
 
-def _exchanges(link: Link) -> Iterator[_Exchange]:
+def exchanges(link: Link) -> Iterator[Exchange]:
+    """The requests that were seen on *link*, each until the next one."""
     asked = [t for t, n in link.asks if n >= MIN_REQUEST_BYTES]
     if link.asked_at is not None and link.asked_at < 0:
         asked.insert(0, link.asked_at)
     for start, stop in pairwise([*asked, link.last_seen + _STEP_S]):
         came = [t for t, _ in link.rises if start <= t < stop]
-        yield _Exchange(start, came[0] if came else None, came[-1] if came else None, stop)
+        yield Exchange(start, came[0] if came else None, came[-1] if came else None, stop)
 
 
 def delays(scene: Scene) -> Iterator[Clue]:
@@ -81,8 +82,8 @@ def _idles(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
         or through.total_s < max(beyond.total_s + SLOWER_S, SLOWER_TIMES * beyond.total_s)
     ):
         return
-    owed = [exchange for link in node.down for exchange in _exchanges(link)]
-    asked = [e for link in scene.account.links if _may_be_of(scene, link, name) for e in _exchanges(link)]
+    owed = [exchange for link in node.down for exchange in exchanges(link)]
+    asked = [e for link in scene.account.links if may_be_of(scene, link, name) for e in exchanges(link)]
     looks = [i * _STEP_S for i in range(int(scene.account.end / _STEP_S))]
     waiting = [t for t in looks if any(e.waits(t) for e in owed)]
     idle = [t for t in waiting if not any(e.runs(t) for e in asked)]
@@ -106,7 +107,7 @@ def _idles(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
     )
 
 
-def _may_be_of(scene: Scene, link: Link, name: str) -> bool:
+def may_be_of(scene: Scene, link: Link, name: str) -> bool:
     """Whether *name* opened it, to whomever, or may have."""
     return link.caller == name or (link.caller is None and link.callee in scene.chain.services[name].upstream)
 

@@ -32,6 +32,7 @@ from vindicate.diagnose.matrix import bad_cells
 from vindicate.diagnose.naming import more_exactly
 from vindicate.diagnose.occupied import occupied_links
 from vindicate.diagnose.outage import outages
+from vindicate.diagnose.overtaken import overtaken
 from vindicate.diagnose.path import paths
 from vindicate.diagnose.pool import pool_faults
 from vindicate.diagnose.progress import awaited_of, progress_of
@@ -78,6 +79,7 @@ RULES = (
     misframings,
     refusals,
     occupied_links,
+    overtaken,
     host_limits,
 )
 

@@ -187,7 +187,7 @@ def test_says_healthy_for_a_plain_engine_at_capacity_where_our_request_waits_in_
 def test_convicts_no_engine_for_answers_that_a_slow_reader_leaves_unread():
     scene = Scenery(PLAIN).silent(3, "client", "proxy", unread=90_000).silent(3, "proxy", "engine", unread=90_000)
     scene.figures("engine", http=3)
-    assert judge(scene.probe("proxy").probe("engine").capture()).service is None
+    assert judge(scene.probe("proxy").probe("engine").capture()).service not in ("proxy", "engine")
 
 
 def test_suspects_decode_that_its_router_waits_for_though_short_requests_pass():
