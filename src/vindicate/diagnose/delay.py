@@ -27,9 +27,13 @@ _NO_QUEUE_S = 30.0  # at a limit that is meant, some answer of a crowd ends with
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request on a link: when it was asked, and its first and last answer byte, ``None`` when none came."""
+    """One request on a link: when it was asked, in how many bytes, and its first and last answer byte, ``None`` when none came.
+
+    The *size* of one that came before the window is not known: 0.
+    """
 
     asked: float
+    size: int
     first: float | None
     last: float | None
     until: float
@@ -45,12 +49,12 @@ class Exchange:
 
 def exchanges(link: Link) -> Iterator[Exchange]:
     """The requests that were seen on *link*, each until the next one."""
-    asked = [t for t, n in link.asks if n >= MIN_REQUEST_BYTES]
+    asked = [(t, n) for t, n in link.asks if n >= MIN_REQUEST_BYTES]
     if link.asked_at is not None and link.asked_at < 0:
-        asked.insert(0, link.asked_at)
-    for start, stop in pairwise([*asked, link.last_seen + _STEP_S]):
+        asked.insert(0, (link.asked_at, 0))
+    for (start, size), (stop, _) in pairwise([*asked, (link.last_seen + _STEP_S, 0)]):
         came = [t for t, _ in link.rises if start <= t < stop]
-        yield Exchange(start, came[0] if came else None, came[-1] if came else None, stop)
+        yield Exchange(start, size, came[0] if came else None, came[-1] if came else None, stop)
 
 
 def delays(scene: Scene) -> Iterator[Clue]:

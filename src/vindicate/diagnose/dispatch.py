@@ -275,7 +275,10 @@ def _orphans(scene: Scene, name: str) -> Iterator[Clue]:
             orphans.append(up)
         else:
             left.remove(match)
-    spare = [c for c in left if c.state in ("owed", "moving", "young", "uploading")]
+    since = (
+        max((up.asked_at or 0.0 for up in orphans), default=0.0) + 0.3
+    )  # whoever asked later than all of them owns none
+    spare = [c for c in left if c.state in ("owed", "moving", "young", "uploading") and (c.asked_at or 0.0) <= since]
     lone = orphans[: max(0, len(orphans) - len(spare))]
     came = sum(link.response_delta for link in lone)
     went = sum(link.response_delta for link in (*node.down, *node.own))

@@ -71,11 +71,19 @@ def _health_of(scene: Scene, scores: Iterable[float]) -> Health:
                 f"a request of ours failed, and {stuck} holds requests of which none moves: a long prefill, or a stall"
             )
             return Health("undetermined", 0.0, text)
-        if moving or _gives(scene):
+        ours = "a request of ours did not come through in its time"
+        if moving:
+            return Health("healthy", 0.8, f"busy: answers flow to the clients, though {ours}")
+        lost = _comes_in_and_stays(scene)
+        if lost is not None:
+            return Health(
+                "undetermined", 0.0, f"answers come to {lost}, and none goes on to its callers, who wait; {ours}"
+            )
+        if _gives(scene):
             return Health(
                 "healthy",
                 0.8,
-                "busy: answers flow to the clients, though a request of ours did not come through in its time",
+                f"busy: the engines give tokens, though no answer flowed to the clients just now and {ours}",
             )
         return Health("undetermined", 0.0, "a request of ours failed, and nothing else tells whose doing it was")
     if through:
@@ -90,6 +98,20 @@ def _stands_still(scene: Scene, entry: str) -> str | None:
         return None
     stuck = (name for name in scene.leaves if scene.progress[name].work == "stuck")
     return next((name for name in stuck if nodes[name].owed or nodes[entry].owed), None)
+
+
+def _comes_in_and_stays(scene: Scene) -> str | None:
+    """A relay to which answers flow while all of its callers wait and get none."""
+    for name in scene.chain.order:
+        node = scene.account.nodes[name]
+        if (
+            scene.chain.is_relay(name)
+            and node.up_in("moving")
+            and node.owed
+            and not any(link.rises for link in node.down)
+        ):
+            return name
+    return None
 
 
 def _works(scene: Scene) -> bool:

@@ -26,6 +26,7 @@ from vindicate.diagnose.hearsay import hearsay
 from vindicate.diagnose.hold import holds
 from vindicate.diagnose.holes import without_holes
 from vindicate.diagnose.host import host_limits
+from vindicate.diagnose.impatient import impatient
 from vindicate.diagnose.ladder import ladder_of
 from vindicate.diagnose.legs import refused_legs
 from vindicate.diagnose.matrix import bad_cells
@@ -80,6 +81,7 @@ RULES = (
     refusals,
     occupied_links,
     overtaken,
+    impatient,
     host_limits,
 )
 

@@ -8,7 +8,7 @@ from vindicate.diagnose.clients import Caller, callers_of
 from vindicate.diagnose.link import Link
 from vindicate.diagnose.rule import Against, Clue, Scene, count
 
-__all__ = ["retries"]
+__all__ = ["age_given_up", "between_looks", "is_constant", "left_at", "retries", "size_asked"]
 
 MECHANISM = "retry.amplification"
 _BACKOFF_S = 9.0  # the longest that usual clients wait before they ask again (0.5 s doubled to 8 s)
@@ -23,7 +23,7 @@ _CLOSING = ("FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE")
 def retries(scene: Scene) -> Iterator[Clue]:
     """Clues to clients whose retries overlap below the service that they call."""
     for caller in callers_of(scene):
-        for series in _series(caller.links, _between_looks(scene)):
+        for series in _series(caller.links, between_looks(scene)):
             given_up = [link for link in series if link.gave_up]
             node = scene.account.nodes[series[0].callee]
             left_behind = _left_behind(node, given_up, scene.account.end)
@@ -31,7 +31,7 @@ def retries(scene: Scene) -> Iterator[Clue]:
                 yield from _clues(scene, caller, node, series, left_behind)
 
 
-def _between_looks(scene: Scene) -> float:
+def between_looks(scene: Scene) -> float:
     """How far off the moment at which a connection was given up may be: a busy host looks less often."""
     looks = scene.capture.n_looks or 1
     return min(_SELDOM_S, max(_LOOKS_APART_S, 1.5 * scene.capture.window_s / looks)) if looks > 1 else _LOOKS_APART_S
@@ -50,23 +50,23 @@ def _series(links: Sequence[Link], apart_s: float) -> Iterator[list[Link]]:
         series = [first]
         for link in attempts:
             last = series[-1]
-            pause = (link.asked_at or 0.0) - _left_at(last)
-            same = abs(_size(link) - _size(first)) <= _SAME_SIZE and link.callee == first.callee
+            pause = (link.asked_at or 0.0) - left_at(last)
+            same = abs(size_asked(link) - size_asked(first)) <= _SAME_SIZE and link.callee == first.callee
             if link.id not in used and link is not last and last.gave_up and same and -1.0 <= pause <= _BACKOFF_S:
                 series.append(link)
-        ages = [_age(link) for link in series if link.gave_up]
+        ages = [age_given_up(link) for link in series if link.gave_up]
         gaps = [(b.asked_at or 0.0) - (a.asked_at or 0.0) for a, b in pairwise(series)]
-        if len(series) >= 2 and (_constant(ages, apart_s) or (len(gaps) >= 2 and _constant(gaps, _LOOKS_APART_S))):
+        if len(series) >= 2 and (is_constant(ages, apart_s) or (len(gaps) >= 2 and is_constant(gaps, _LOOKS_APART_S))):
             used.update(link.id for link in series)
             yield series
 
 
-def _constant(times: Sequence[float], apart_s: float) -> bool:
+def is_constant(times: Sequence[float], apart_s: float) -> bool:
     """Whether these are one constant, as far as looks *apart_s* apart can tell."""
     return max(times) - min(times) <= max(apart_s, 0.1 * max(times))
 
 
-def _left_at(link: Link) -> float:
+def left_at(link: Link) -> float:
     """When its caller closed it; the service may take no notice for long."""
     theirs = link.client.samples if link.client is not None else ()
     ours = link.server.samples if link.server is not None else ()
@@ -74,12 +74,12 @@ def _left_at(link: Link) -> float:
     return min(seen, default=link.last_seen)
 
 
-def _age(link: Link) -> float:
+def age_given_up(link: Link) -> float:
     """How old its last request was when its caller left."""
-    return _left_at(link) - (link.asked_at or 0.0)
+    return left_at(link) - (link.asked_at or 0.0)
 
 
-def _size(link: Link) -> int:
+def size_asked(link: Link) -> int:
     """Bytes of its last request."""
     return link.request if link.response == 0 or not link.asks else link.asks[-1][1]
 
@@ -91,7 +91,7 @@ def _left_behind(node: NodeAccount, given_up: Sequence[Link], end: float) -> lis
         asked = link.asked_at or 0.0
         for up in node.up:
             near = up.asked_at is not None and -0.3 <= up.asked_at - asked <= 1.0
-            outlived = (end if up.state in _ALIVE else _left_at(up)) >= _left_at(link) + _OUTLIVES_S
+            outlived = (end if up.state in _ALIVE else left_at(up)) >= left_at(link) + _OUTLIVES_S
             if near and outlived and up.state != "open" and up not in found:
                 found.append(up)
                 break
@@ -101,17 +101,17 @@ def _left_behind(node: NodeAccount, given_up: Sequence[Link], end: float) -> lis
 def _clues(
     scene: Scene, caller: Caller, node: NodeAccount, series: list[Link], left_behind: list[Link]
 ) -> Iterator[Clue]:
-    ages = [_age(link) for link in series if link.gave_up]
+    ages = [age_given_up(link) for link in series if link.gave_up]
     gaps = [(b.asked_at or 0.0) - (a.asked_at or 0.0) for a, b in pairwise(series)]
     against = Against(caller.name, MECHANISM, layer="client")
     yield against(
         "socket",
         0.6,
-        f"{caller.name} gave up {count(len(ages), 'request')} of {_size(series[0])} bytes at the same age ({max(ages):.1f} s) and sent one of that size again each time",
+        f"{caller.name} gave up {count(len(ages), 'request')} of {size_asked(series[0])} bytes at the same age ({max(ages):.1f} s) and sent one of that size again each time",
         given_up=len(ages),
         age_s=round(max(ages), 2),
         gap_s=round(max(gaps), 2),
-        request_bytes=_size(series[0]),
+        request_bytes=size_asked(series[0]),
     )
     yield against(
         "conservation",
