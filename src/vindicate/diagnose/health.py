@@ -147,6 +147,10 @@ def _passes(scene: Scene, entry: str, *, waiting_s: float, n_waiting: int, movin
     if not n_waiting:
         asked = any(link.asks or link.rises for link in scene.account.nodes[entry].down)
         idle = "idle" if asked else f"idle (no client asked for anything in these {scene.capture.window_s:.0f} s)"
+        silent = len(scene.account.nodes[entry].down_in("open"))
+        if silent and all(scene.progress[name].work == "unknown" for name in scene.leaves):
+            said = f"{count(silent, 'connection')} of clients stood silent, and no engine says whether their answers are over"
+            return Health("healthy", SELDOM_LOOKED, f"healthy and {idle}, as far as can be told: {ours}; {said}")
         return Health("healthy", 0.95, f"healthy and {idle}: {ours}")
     text = f"a request of ours passes, but {count(n_waiting, 'request')} at {entry} had no byte of answer for {waiting_s:.0f} s: a long prefill, or a stall"
     return Health("undetermined", 0.0, text)

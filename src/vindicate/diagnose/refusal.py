@@ -24,6 +24,7 @@ _AT_ONCE_S = 0.1
 _SOON_S = 1.5
 _PAUSE_S = 0.5
 _PORTS_USED_UP = 0.8
+_CUT_TO = 0.2
 
 
 def refusals(scene: Scene) -> Iterator[Clue]:
@@ -36,7 +37,9 @@ def refusals(scene: Scene) -> Iterator[Clue]:
         if _calls_others(scene, name):
             continue  # what it did not hand on here may have gone there
         asked = [a for a in asked_of(node, scene.account.end) if a.waited_s is not None]
-        yield from _by_size(scene, node, asked)
+        against = list(_by_size(scene, node, asked))
+        cut = _cut_above(scene, name) if against else None
+        yield from against if cut is None else _cuts(*cut, refuser=name)
         yield from _after_pause(scene, node, asked)
 
 
@@ -90,6 +93,35 @@ def _by_size(scene: Scene, node: NodeAccount, asked: list[Asked]) -> Iterator[Cl
             f"a request of {through.request_bytes} bytes passes {name} and is complete",
             request_bytes=through.request_bytes,
         )
+
+
+def _cut_above(scene: Scene, name: str) -> tuple[str, list[Asked]] | None:
+    """A relay that calls *name* and passes large requests on in part: who turns the rest away does right."""
+    for above, service in scene.chain.services.items():
+        if name in service.upstream and scene.chain.is_relay(above):
+            asked = asked_of(scene.account.nodes[above], scene.account.end)
+            cut = [a for a in asked if a.size >= _LARGE_BYTES and a.lacks and a.handed_on >= _CUT_TO * a.size]
+            if len(cut) >= 3:
+                return above, cut
+    return None
+
+
+def _cuts(name: str, cut: list[Asked], *, refuser: str) -> Iterator[Clue]:
+    against, came, left = Against(name, _CUTS_BODIES), sum(a.size for a in cut), sum(a.handed_on for a in cut)
+    yield against(
+        "conservation",
+        0.65,
+        f"{count(len(cut), 'large request')} brought {came} bytes to {name}, and {left} of them went on",
+        requests=len(cut),
+        request_bytes_in=came,
+        request_bytes_out=left,
+    )
+    yield against(
+        "socket",
+        0.55,
+        f"what went on of them ends at {max(a.handed_on for a in cut)} bytes at most, and {refuser} turned it away at once",
+        largest_passed_bytes=max(a.handed_on for a in cut),
+    )
 
 
 def _good_at(scene: Scene, name: str) -> ProbeResult | None:
