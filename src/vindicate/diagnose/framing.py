@@ -1,7 +1,7 @@
 """A relay that spoils the form of a stream: it passes on in blocks what came singly, or loses and damages events on the way."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 
 from vindicate.diagnose.account import NodeAccount
@@ -13,6 +13,7 @@ __all__ = ["misframings"]
 
 _BUFFERS, _REFRAMES = "proxy.sse_buffering", "proxy.sse_reframing"
 _MIN_SPREAD_S = 0.12  # below this one late wake-up of a busy relay gathers the whole answer of a probe
+_KEPT_BYTES = 4096
 _MIN_WAIT_S = 1.2
 
 
@@ -53,15 +54,44 @@ def _in_blocks(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
         )
     if not node.visible or len(lumps) < 2 or len(streams) < 2 or _streams(node.down):
         return
-    wait = median(lumps)
+    # Whoever asked for no stream gets his answer in one block, however the relay fetches it.
+    wait, kept = median(lumps), _most_kept(node) if _in_parts(node.down) else 0
+    if kept >= _KEPT_BYTES:
+        yield against(
+            "conservation",
+            0.55,
+            f"at times {kept} answer bytes had come to {node.name} and not left it",
+            bytes_kept=kept,
+        )
     yield against(
         "socket",
-        0.6 if shown is not None else 0.3,
+        0.6 if shown is not None or kept >= _KEPT_BYTES else 0.3,
         f"upstream {count(len(streams), 'answer')} flowed to {node.name} in many pieces; its callers got theirs in blocks, silent for {wait:.1f} s before each",
         streams_upstream=len(streams),
         blocks_to_callers=len(lumps),
         silence_s=round(wait, 2),
     )
+
+
+def _in_parts(links: tuple[Link, ...]) -> bool:
+    """Whether an answer was begun, with its head at least, and then came on in a large block after a silence."""
+    return any(
+        later - earlier >= _MIN_WAIT_S and n >= _KEPT_BYTES
+        for link in links
+        for _, rises in _answers(link)
+        for (earlier, _), (later, n) in pairwise(rises)
+    )
+
+
+def _most_kept(node: NodeAccount) -> int:
+    """By how much what came in from upstream and what went out drew apart within the window, at most."""
+    moves = sorted(
+        [(t, n) for link in node.up for t, n in link.rises]
+        + [(t, -n) for link in (*node.down, *node.own) for t, n in link.rises]
+    )
+    kept = list(accumulate((n for _, n in moves), initial=0))
+    lowest = accumulate(kept, min)
+    return max((now - least for now, least in zip(kept, lowest, strict=True)), default=0)
 
 
 def _lumped_probe(scene: Scene, name: str) -> tuple[ProbeResult, ProbeResult] | None:

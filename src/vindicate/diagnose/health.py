@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vindicate.diagnose.delay import SLOWER_S, SLOWER_TIMES, past
+from vindicate.diagnose.delay import SLOWER_S, SLOWER_TIMES, exchanges, past
 from vindicate.diagnose.ladder import fault_class
 from vindicate.diagnose.occupied import occupied
 from vindicate.diagnose.rule import Scene, count, oldest
@@ -17,6 +17,8 @@ SELDOM_LOOKED = 0.8
 FLOWS_NOW_S = 1.0
 FLOWS_LATELY_S = 3.0
 ERROR_BYTES = 700  # an answer at one go that is smaller may be an error
+OLD_S = 8.0
+OVERTAKEN = 5
 STRONG_QUESTION_AT = 0.7  # even though requests pass and answers flow
 
 
@@ -58,6 +60,9 @@ def _health_of(scene: Scene, scores: Iterable[float]) -> Health:
     worst = max(scores, default=0.0)
     if worst >= STRONG_QUESTION_AT or (worst >= OPEN_QUESTION_AT and not (moving and through)):
         return Health("undetermined", 0.0, "what accuses is not enough, or of one kind only")
+    left = _left_standing(scene, entry)
+    if left is not None:
+        return Health("undetermined", 0.0, left)
     if scene.ladder.bad:
         told = next((p for p in scene.ladder.bad if fault_class(p) != "silent"), None)
         if told is not None:  # a request that waits may wait its turn; one that failed says that something is wrong
@@ -98,6 +103,36 @@ def _stands_still(scene: Scene, entry: str) -> str | None:
         return None
     stuck = (name for name in scene.leaves if scene.progress[name].work == "stuck")
     return next((name for name in stuck if nodes[name].owed or nodes[entry].owed), None)
+
+
+def _left_standing(scene: Scene, entry: str) -> str | None:
+    """Requests that wait far longer than later ones did, while the engines have less in work than they would if these had reached them.
+
+    Where no engine says what it has in work, and in a chain whose lower part was not found, that they were overtaken is enough.
+    """
+    node = scene.account.nodes[entry]
+    old = tuple(link for link in node.owed if link.is_open and link.waited_s >= OLD_S)
+    if not old:
+        return None
+    since = max(link.asked_at or 0.0 for link in old) + 1.0
+    later = sum(
+        one.asked > since and one.first is not None
+        for link in (*node.down, *node.own)
+        if link not in old
+        for one in exchanges(link)
+    )
+    known = [n for name in scene.leaves if (n := scene.progress[name].in_work_last) is not None]
+    cut_off = any(service.opaque for service in scene.chain.services.values())
+    if known and not cut_off and sum(known) >= len(old) + len(node.down_in("moving")):
+        return None
+    if later < OVERTAKEN and not cut_off:
+        return None
+    what = f"{count(len(old), 'request')} at {entry} had no byte of answer for up to {oldest(old):.0f} s"
+    if cut_off:
+        return f"{what}, and what {entry} calls in its turn was not found"
+    return f"{what}, while {later} that came later were answered" + (
+        f" and the engines have {sum(known):g} in work" if known else ""
+    )
 
 
 def _comes_in_and_stays(scene: Scene) -> str | None:

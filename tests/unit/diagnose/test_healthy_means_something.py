@@ -83,7 +83,9 @@ def test_a_request_of_ours_that_waits_may_wait_its_turn_and_one_that_fails_says_
 
 @pytest.mark.parametrize(("size", "status"), [(460, "undetermined"), (5000, "healthy")])
 def test_errors_that_flow_to_the_clients_are_no_answers(size, status):
-    scene = Scenery(PLAIN).waiting(4, "client", "proxy", since=4).waiting(4, "proxy", "engine", since=4)
+    scene = Scenery(PLAIN)
+    for hop in (("client", "proxy"), ("proxy", "engine")):
+        scene.links(4, *hop, {4.0: (SOME, 0)})
     rounds = {3.0: (SOME, 0), 3.25: (SOME, size), 9.0: (2 * SOME, size), 9.25: (2 * SOME, 2 * size)}
     for hop in (("client", "proxy"), ("proxy", "engine")):
         scene.links(4, *hop, rounds)
@@ -136,3 +138,28 @@ def test_one_that_begins_every_answer_and_stops_serves_nobody():
 def test_one_whose_errors_come_and_go_is_not_called_unfit(again, status):
     scene = Scenery(PLAIN).health("proxy", 504).probe("proxy", "http_504", total=0.01).probe("engine")
     assert judge(scene.probe("proxy", again, t=5.0).capture()).status == status
+
+
+def left_standing(*, in_work, later=6):
+    """Three requests that wait at the proxy and the engine from the first second on, while later ones are answered in half a second."""
+    scene = Scenery(PLAIN)
+    for hop in (("client", "proxy"), ("proxy", "engine")):
+        scene.links(3, *hop, {1.0: (SOME, 0)})
+        for n in range(later):
+            scene.link(*hop, {2.5 + n: (SOME, 0), 3.0 + n: (SOME, 6000)})
+    if in_work is not None:
+        scene.figures("engine", running=in_work, tokens=200)
+    return judge(scene.probe("proxy").probe("engine").capture())
+
+
+@pytest.mark.parametrize(("in_work", "status"), [(3, "healthy"), (0, "undetermined"), (None, "undetermined")])
+def test_requests_that_later_ones_overtook_leave_a_chain_healthy_only_where_the_engines_have_them_in_work(
+    in_work, status
+):
+    diagnosis = left_standing(in_work=in_work)
+    assert diagnosis.status == status, diagnosis.summary
+    assert ("came later were answered" in diagnosis.summary) is (status == "undetermined")
+
+
+def test_a_wait_that_nobody_overtook_is_no_open_question_by_itself():
+    assert "came later" not in left_standing(in_work=None, later=0).summary
