@@ -137,7 +137,7 @@ def _node(name: str, links: tuple[Link, ...], chain: Chain, echoes: frozenset[st
         if link.callee in seen.upstream and link.caller is None and not link.ours and link.state == "owed"
     )
     up += tuple(link for link in nobodys if link not in up)
-    held = _unmatched(owed, up, seen.upstream or tuple({link.callee for link in up}), echoes)
+    held = _unmatched(owed, up, _sides(seen.upstream or tuple({link.callee for link in up}), chain), echoes)
     return NodeAccount(
         name=name,
         down=users,
@@ -150,14 +150,22 @@ def _node(name: str, links: tuple[Link, ...], chain: Chain, echoes: frozenset[st
     )
 
 
+def _sides(upstream: tuple[str, ...], chain: Chain) -> list[set[str]]:
+    """Services of one role, of which a request goes to one; to each role of a split pair it goes once."""
+    sides: dict[str, set[str]] = {}
+    for name in upstream:
+        sides.setdefault(chain.role(name) if name in chain.services else "", set()).add(name)
+    return list(sides.values())
+
+
 def _unmatched(
-    owed: tuple[Link, ...], up: tuple[Link, ...], upstream: tuple[str, ...], echoes: frozenset[str]
+    owed: tuple[Link, ...], up: tuple[Link, ...], sides: list[set[str]], echoes: frozenset[str]
 ) -> tuple[Link, ...]:
     """Pair every owed request with one that left upstream at about its time; what finds none, nowhere, is held."""
     found: set[str] = set()
-    for callee in upstream:
+    for side in sides:
         sent = sorted(
-            (t for link in up if link.callee == callee and not link.ours for t in sent_at(link)),
+            (t for link in up if link.callee in side and not link.ours for t in sent_at(link)),
         )
         for link in sorted(owed, key=lambda one: one.asked_at or 0.0):
             assert link.asked_at is not None
@@ -166,7 +174,7 @@ def _unmatched(
                 sent.remove(match)
                 found.add(link.id)
         # One that takes its time before it hands on: whatever still waits upstream waits for somebody who came before.
-        waits = [link for link in up if link.callee == callee and link.state == "owed" and link.id not in echoes]
+        waits = [link for link in up if link.callee in side and link.state == "owed" and link.id not in echoes]
         late = sorted(link.asked_at for link in waits if link.asked_at in sent)
         for link in sorted(owed, key=lambda one: one.asked_at or 0.0):
             match = next((t for t in late if link.id not in found and t >= (link.asked_at or 0.0) - 0.3), None)

@@ -12,7 +12,7 @@ __all__ = ["callers"]
 
 AT_ONCE_S = 0.5  # a close this soon after the last byte ended an exchange; one of an idle connection comes after its keep-alive time
 SMALL_ANSWER_BYTES = 700
-MANY, MUCH_BYTES = 3, 4096
+MUCH_BYTES = 4096
 
 
 def callers(scene: Scene) -> Iterator[Clue]:
@@ -52,8 +52,19 @@ def _not_reading(scene: Scene, caller: Caller) -> Iterator[Clue]:
     unread = sum(link.client.samples[-1].unread for link in left if link.client is not None)
     came = sum(n for link in left for t, n in link.rises if t >= end - _takes_nothing_s(link, end))
     kept = [link for link in left if link.unsent_response > 0]
-    many = len(left) >= MANY and unread >= MUCH_BYTES * len(left)  # no rest of an answer that somebody forgot
-    held = came > 0 or bool(kept) or caller.said_to_hang or many
+    much = unread >= MUCH_BYTES * len(left)  # no rest of an answer that somebody forgot
+    # Who reads a lot at a time and then works on it takes no byte for long, too; while all fits into its buffers it holds nobody up.
+    ends = [link.client.samples[-1] for link in left if link.client is not None]
+    never = len(ends) == len(left) and all(end.rx - end.unread <= MUCH_BYTES for end in ends)
+    stopped = next(
+        (
+            p
+            for p in scene.processes(caller.name)
+            if p.samples and all(s.state in "Tt" or s.frozen for s in p.samples[-3:])
+        ),
+        None,
+    )
+    held = bool(kept) or caller.said_to_hang or stopped is not None or (never and (came > 0 or much))
     age = min(_takes_nothing_s(link, end) for link in left)
 
     def clue(kind: FindingKind, strength: float, text: str, **measured: float) -> Clue:
@@ -71,15 +82,17 @@ def _not_reading(scene: Scene, caller: Caller) -> Iterator[Clue]:
     text = f"{caller.name} took no byte for {age:.0f} s from {where} on which {unread} answer bytes lie unread"
     if not unread:
         text = f"{caller.name} keeps its window closed on {where} and took no byte for {age:.0f} s"
-    yield clue("socket", 0.6 if held else 0.4, text, unread_bytes=unread, for_s=round(age, 1))
+    yield clue("socket", 0.6 if held or much else 0.4, text, unread_bytes=unread, for_s=round(age, 1))
     if came:
         text = f"{came} answer bytes came to {caller.name} meanwhile, and it took none of them"
-        yield clue("conservation", 0.6, text, bytes_came=came, bytes_taken=0)
+        yield clue("conservation", 0.6 if held else 0.2, text, bytes_came=came, bytes_taken=0)
+    if stopped is not None:
+        yield clue("process", 0.6, f"its process {stopped.pid} is stopped and runs no instruction", pid=stopped.pid)
     if kept:
         waiting = sum(link.unsent_response for link in kept)
         text = f"{kept[0].callee} stands with {waiting} answer bytes that it cannot hand over to {caller.name}"
         yield clue("wait-for", 0.6, text, unsent_bytes=waiting)
-    yield from _passes(scene, caller, "client.not_reading", 0.5 if held else 0.25)
+    yield from _passes(scene, caller, "client.not_reading", 0.5 if held else 0.3 if much else 0.25)
     yield from _named(caller, "client.not_reading")
 
 

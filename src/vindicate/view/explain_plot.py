@@ -9,7 +9,7 @@ from vindicate.view.ticks import round_ticks
 
 __all__ = ["MARK", "explain_svg"]
 
-MARK = "<!-- vindicate knob explain -->"
+MARK = "<!-- vindicate-explain -->"
 
 Scale = Callable[[float], float]
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860, 480, 70, 20, 50, 120

@@ -242,3 +242,10 @@ def test_convicts_a_relay_that_uses_connections_again_which_the_server_closes_wh
 
 def test_convicts_no_relay_whose_connections_end_after_an_answer():
     assert judge(reused(idle_s=5.0, answered=True)).mechanism != "keepalive.race"
+
+
+def test_convicts_no_client_that_read_much_at_once_and_works_on_it():
+    diagnosis = judge(flowing(lambda _: 200_000))
+    assert diagnosis.status == "healthy"
+    behind = changed(flowing(lambda _: 300), of_client, rx=lambda s: s.rx + 200_000)
+    assert judge(behind).status != "fault"

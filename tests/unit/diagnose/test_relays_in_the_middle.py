@@ -71,3 +71,16 @@ def test_callers_who_asked_later_do_not_own_the_answers_of_those_who_left():
             scene.link(*hop, {at: (SMALL, 0), at + 0.25: (SMALL, 900)}, closed=30)
     diagnosis = judge(scene.probe("proxy").probe("engine").capture())
     assert (diagnosis.service, diagnosis.mechanism) == ("proxy", "router.cancel_not_propagated")
+
+
+def test_a_request_goes_to_one_of_two_engines_and_is_not_looked_for_at_the_other():
+    scene = Scenery({"router": ("engine", "decode"), "engine": (), "decode": ()})
+    scene.roles["decode"] = "engine"
+    for n in range(8):
+        scene.waiting(1, "client", "router", since=20.0 - 0.1 * n)
+        scene.waiting(1, "router", ("engine", "decode")[n in (1, 2, 5, 7)], since=20.0 - 0.1 * n)
+    for at in (2.0, 3.0, 4.0, 5.0, 6.0):
+        scene.link("client", "router", {at: (SMALL, 0), at + 0.5: (SMALL, 3000)})
+        scene.link("router", "engine", {at: (SMALL, 0), at + 0.5: (SMALL, 3000)})
+    findings = judge(scene.probe("router").probe("engine").capture()).findings
+    assert not any("went no further" in finding.text for finding in findings)
