@@ -6,6 +6,7 @@ from typing import Literal
 
 from vindicate.diagnose.delay import SLOWER_S, SLOWER_TIMES, exchanges, past
 from vindicate.diagnose.ladder import fault_class
+from vindicate.diagnose.link import Link
 from vindicate.diagnose.occupied import occupied
 from vindicate.diagnose.rule import Scene, count, oldest
 from vindicate.record.observation import ProbeResult
@@ -92,7 +93,8 @@ def _health_of(scene: Scene, scores: Iterable[float]) -> Health:
             )
         return Health("undetermined", 0.0, "a request of ours failed, and nothing else tells whose doing it was")
     if through:
-        return _passes(scene, entry, waiting_s=oldest(waiting), n_waiting=len(waiting), moving=moving)
+        at, waiting = _waiting(scene, entry)
+        return _passes(scene, entry, at=at, waiting_s=oldest(waiting), n_waiting=len(waiting), moving=moving)
     return _unprobed(scene, n_waiting=len(waiting), moving=moving)
 
 
@@ -168,7 +170,14 @@ def _flows(scene: Scene, entry: str) -> bool:
     )
 
 
-def _passes(scene: Scene, entry: str, *, waiting_s: float, n_waiting: int, moving: bool) -> Health:
+def _waiting(scene: Scene, entry: str) -> tuple[str, tuple[Link, ...]]:
+    """Where requests wait for a first byte: at the entry, or, where a relay has begun its answers already, further down."""
+    owed = {name: tuple(link for link in scene.account.nodes[name].owed if link.is_open) for name in scene.chain.order}
+    at = entry if owed[entry] else max(owed, key=lambda name: len(owed[name]))
+    return at, owed[at]
+
+
+def _passes(scene: Scene, entry: str, *, at: str, waiting_s: float, n_waiting: int, moving: bool) -> Health:
     took = min(p.total_s for p in scene.ladder.good if p.target == entry)
     stalled = next(occupied(scene), None)
     if stalled is not None:
@@ -187,7 +196,7 @@ def _passes(scene: Scene, entry: str, *, waiting_s: float, n_waiting: int, movin
             said = f"{count(silent, 'connection')} of clients stood silent, and no engine says whether their answers are over"
             return Health("healthy", SELDOM_LOOKED, f"healthy and {idle}, as far as can be told: {ours}; {said}")
         return Health("healthy", 0.95, f"healthy and {idle}: {ours}")
-    text = f"a request of ours passes, but {count(n_waiting, 'request')} at {entry} had no byte of answer for {waiting_s:.0f} s: a long prefill, or a stall"
+    text = f"a request of ours passes, but {count(n_waiting, 'request')} at {at} had no byte of answer for {waiting_s:.0f} s: a long prefill, or a stall"
     return Health("undetermined", 0.0, text)
 
 
