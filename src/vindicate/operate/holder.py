@@ -59,6 +59,8 @@ def holder_of(stack: Stack, service: Service, knob: Knob) -> Holder:
         return InHands(service, knob.name)
     if kind == "systemd":
         return DropIn.of(service, knob.name)
+    if kind == "process" and stack.file is not None:
+        return StackFileEnv(stack.file, service, knob.name)
     raise CannotError(
         f"{stack.file}: services.{service.name} has a launcher of kind {kind!r}, and what such a one sets cannot be changed yet",
         remedy='give it launcher = { kind = "script", file = "…" }, or change it by hand',
@@ -117,6 +119,33 @@ class InHands:
         """Nothing: there is no file."""
         del value
         return source
+
+
+@dataclass(frozen=True, slots=True)
+class StackFileEnv:
+    """An environment variable that the stack file itself gives a process; it is read, and not changed yet."""
+
+    path: Path
+    service: Service
+    knob: str
+
+    def read(self) -> Held:
+        """What the launcher's `env` sets it to."""
+        return Held(
+            self.service.launcher.env.get(self.knob), f"{self.path.name}: services.{self.service.name}.launcher.env"
+        )
+
+    def edit(self, source: bytes | None, value: str | None) -> bytes | None:
+        """Nothing yet.
+
+        Raises:
+            CannotError: Always.
+        """
+        del source, value
+        raise CannotError(
+            f"{self.path}: services.{self.service.name}.launcher.env holds {self.knob}, and the stack file is not changed from here yet",
+            remedy="change it there by hand and restart the service, or start it from a script that exports the variable",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,8 +116,6 @@ def declared_value(stack: Stack, knob: Knob, service: Service) -> tuple[str | No
     """The value that the service's script or stack-file entry gives the knob, and why it cannot be told."""
     if knob.kind == "arg":
         return None, "knobs of kind arg are not read yet"
-    if service.launcher.kind == "process":
-        return service.launcher.env.get(knob.name), None
     if service.launcher.kind == "none" and service.launcher.file is None:
         return None, f"launcher kind {service.launcher.kind!r} declares no value that can be read"
     from vindicate.operate.holder import holder_of
