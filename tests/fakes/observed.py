@@ -1,6 +1,7 @@
 """Small real servers to be observed. Usage: observed.py MODE [--upstream PORT] [--also PORT…] [--life S] [--arg TEXT]…; prints `listening on PORT`.
 
 relay     passes whole connections on to --upstream, byte for byte; tells --also PORT of each request, as tracing does
+aside     as relay, but it answers GETs by itself: 404
 pusher    a collector of what others push: takes it, says OK, and keeps the connection
 engine    /v1/models, /metrics (sglang names), /model_info, /server_info with secrets, streamed chat; --arg prefill|decode: that role
 stall     as engine, but a chat stops after two tokens; ping: it is heartbeats and nothing else
@@ -126,8 +127,17 @@ async def collect(reader, writer, options):
         writer.write(b"+PONG\r\n")
 
 
-async def relay(reader, writer, options):
+async def aside(reader, writer, options):
+    head = await reader.readuntil(b"\r\n\r\n")
+    if head.startswith(b"GET"):
+        await plain(writer, "not here", 404, "text/plain")
+    else:
+        await relay(reader, writer, options, head)
+
+
+async def relay(reader, writer, options, first=b""):
     other_reader, other_writer = await asyncio.open_connection("127.0.0.1", options.upstream)
+    other_writer.write(first)
 
     async def pump(source, target):
         try:
@@ -172,7 +182,7 @@ async def hostile(reader, writer, options):
 
 
 async def main(options):
-    play = {"engine": engine, "stall": engine, "ping": engine, "relay": relay, "pusher": collect}.get(
+    play = {"engine": engine, "stall": engine, "ping": engine, "relay": relay, "aside": aside, "pusher": collect}.get(
         options.mode, hostile
     )
 

@@ -52,6 +52,18 @@ class NodeAccount:
         """Whether callers still get answers: one flows, or was given within the last 3 s."""
         return any(link.state == "moving" or link.answered_since(end - 3.0) for link in self.down)
 
+    def asked_for(self, probe: ProbeResult) -> tuple[Link, ...]:
+        """Links upstream on which a request of the probe's size left while it waited."""
+        size = max(40, probe.request_bytes // 2)
+        return tuple(
+            link for link in self.up if link.asked_between(probe.t_s - 0.1, probe.t_s + probe.total_s + 0.3, size)
+        )
+
+    def came_for(self, probe: ProbeResult) -> int:
+        """Answer bytes that came in for the probe, at most; the least where several links may have carried it."""
+        stop = probe.t_s + probe.total_s + 0.3
+        return min((link.answered_between(probe.t_s - 0.1, stop) for link in self.asked_for(probe)), default=0)
+
     @property
     def up_active(self) -> tuple[Link, ...]:
         """Links upstream on which a request is certainly under way."""

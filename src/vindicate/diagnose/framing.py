@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 
 from vindicate.diagnose.account import NodeAccount
-from vindicate.diagnose.link import ANSWER_BYTES, HEARTBEAT_BYTES, Link
+from vindicate.diagnose.link import ANSWER_BYTES, Link
 from vindicate.diagnose.rule import Against, Clue, Scene, count
 from vindicate.record.observation import ProbeResult
 
@@ -24,7 +24,6 @@ def misframings(scene: Scene) -> Iterator[Clue]:
             node = scene.account.nodes[name]
             yield from _in_blocks(scene, node)
             yield from _damaged(scene, node)
-            yield from _beats(scene, node)
 
 
 def _below(scene: Scene, name: str) -> list[ProbeResult]:
@@ -185,27 +184,4 @@ def _damaged(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
             f"through {name} a stream of ours held {count(split[0].n_replaced, 'replacement character')} (U+FFFD), past it none: characters are decoded in halves",
             replaced_through=split[0].n_replaced,
             replaced_past=0,
-        )
-
-
-def _beats(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
-    """Where the end of a stream is kept back: small signs of life that the relay makes up, as nothing comes in from upstream."""
-    if not node.visible or not any(p.error == "no_end" for p in scene.ladder.bad_at(node.name)):
-        return
-    if node.name not in scene.ladder.suspects or node.up_in("moving", "owed"):
-        return
-    beating = [
-        link
-        for link in node.down
-        if len(link.rises) >= 4 and all(n < HEARTBEAT_BYTES for _, n in link.rises) and not link.asks
-    ]
-    if len(beating) >= 1:
-        total = sum(link.response_delta for link in beating)
-        yield Clue(
-            service=node.name,
-            kind="conservation",
-            mechanism="stream.missing_done_masked_by_heartbeat",
-            strength=0.55,
-            text=f"{node.name} sent {total} bytes in tiny pieces on {count(len(beating), 'stream')} all the while, and for them nothing came in from upstream",
-            measured={"streams": len(beating), "heartbeat_bytes": total},
         )

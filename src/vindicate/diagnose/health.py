@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from vindicate.diagnose.awake import kept_awake
 from vindicate.diagnose.delay import SLOWER_S, SLOWER_TIMES, exchanges, past
 from vindicate.diagnose.ladder import fault_class
 from vindicate.diagnose.link import Link
@@ -61,7 +62,7 @@ def _health_of(scene: Scene, scores: Iterable[float]) -> Health:
     worst = max(scores, default=0.0)
     if worst >= STRONG_QUESTION_AT or (worst >= OPEN_QUESTION_AT and not (moving and through)):
         return Health("undetermined", 0.0, "what accuses is not enough, or of one kind only")
-    left = _left_standing(scene, entry)
+    left = _left_standing(scene, entry) or kept_awake(scene)
     if left is not None:
         return Health("undetermined", 0.0, left)
     if scene.ladder.bad:

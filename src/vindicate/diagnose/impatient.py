@@ -10,7 +10,7 @@ from vindicate.diagnose.rule import Against, Clue, Scene, count
 
 __all__ = ["impatient"]
 
-_FEWEST = 3
+_FEWEST, _FEWEST_WAITED_FOR = 3, 2
 _AT_LEAST_S = 1.0
 _LARGER_TIMES = 4  # than those that were answered: it is their length that makes them late
 
@@ -27,7 +27,7 @@ def impatient(scene: Scene) -> Iterator[Clue]:
         if len(left) < _FEWEST or not is_constant(ages, apart_s) or not _are_larger(node, left):
             continue
         waited_for = [link for link in left if _has_a_caller_still(node, link)]
-        if len(waited_for) < _FEWEST:
+        if len(waited_for) < _FEWEST_WAITED_FOR:
             continue
         against = Against(name, "gateway.idle_timeout_before_first_byte")
         age = sum(ages) / len(ages)
@@ -55,7 +55,7 @@ def _are_larger(node: NodeAccount, left: Sequence[Link]) -> bool:
 def _has_a_caller_still(node: NodeAccount, given_up: Link) -> bool:
     """Whether a caller that asked before it, and for as much, was connected and without an answer a second after it was given up."""
     asked, gone = given_up.asked_at or 0.0, left_at(given_up)
-    return any(
+    return any(_silent_until(link) > gone and link.last_seen >= gone + 1.0 for link in node.down) or any(
         one.asked <= asked + 0.3
         and (one.first is None or one.first > gone)
         and link.last_seen >= gone + 1.0
@@ -63,3 +63,11 @@ def _has_a_caller_still(node: NodeAccount, given_up: Link) -> bool:
         for link in node.down
         for one in exchanges(link)
     )
+
+
+def _silent_until(link: Link) -> float:
+    """When the first byte came of a request that was there before the window, and of which none had come in it; 0 where none is known."""
+    first = link.rises[0][0] if link.rises else 0.0
+    known = link.asked_at is not None and (link.asked_at < 0 or not link.asks)  # then `exchanges` has it
+    fresh = link.server is not None and link.server.fresh
+    return first if not known and not fresh and (not link.asks or first <= link.asks[0][0]) else 0.0

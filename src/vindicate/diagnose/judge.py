@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vindicate.diagnose.account import account_of
+from vindicate.diagnose.awake import ends_withheld
 from vindicate.diagnose.broken_off import broken_off
 from vindicate.diagnose.caller import callers
 from vindicate.diagnose.catalogue import mechanism_named, remedy_for
@@ -78,6 +79,7 @@ RULES = (
     bad_cells,
     cuts,
     misframings,
+    ends_withheld,
     refusals,
     occupied_links,
     overtaken,

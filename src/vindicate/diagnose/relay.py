@@ -54,9 +54,9 @@ def _mechanism(scene: Scene, node: NodeAccount, probe: ProbeResult | None, kind:
     if kind == "silent" and probe is not None:
         if not upstream_seen(scene, node):
             return hold_mechanism(scene, node.name)
-        asked = _asked_for(node, probe)
+        asked = node.asked_for(probe)
         # Nothing handed on is a hold, and what no service below answered is no answer held back.
-        return f"{role}.holds_response" if asked and _came_for(node, probe) >= ANSWER_BYTES else None
+        return f"{role}.holds_response" if asked and node.came_for(probe) >= ANSWER_BYTES else None
     return {
         "stalled": f"{role}.drop_stream",
         "no_end": "stream.missing_done_masked_by_heartbeat",
@@ -65,21 +65,9 @@ def _mechanism(scene: Scene, node: NodeAccount, probe: ProbeResult | None, kind:
     }.get(kind or "")
 
 
-def _asked_for(node: NodeAccount, probe: ProbeResult) -> list[Link]:
-    """Links upstream on which a request of the probe's size left while it waited."""
-    size = max(40, probe.request_bytes // 2)
-    return [link for link in node.up if link.asked_between(probe.t_s - 0.1, probe.t_s + probe.total_s + 0.3, size)]
-
-
-def _came_for(node: NodeAccount, probe: ProbeResult) -> int:
-    """Answer bytes that came to the relay for the probe, at most; the least where several links may have carried it."""
-    stop = probe.t_s + probe.total_s + 0.3
-    return min((link.answered_between(probe.t_s - 0.1, stop) for link in _asked_for(node, probe)), default=0)
-
-
 def _owed_below(scene: Scene, node: NodeAccount, probe: ProbeResult) -> Iterator[Clue]:
     """Our probe went through, and the service below owes its answer: that one, or what it waits for, is as suspect."""
-    for link in _asked_for(node, probe):
+    for link in node.asked_for(probe):
         if (
             link.answered_between(probe.t_s - 0.1, probe.t_s + probe.total_s + 0.3)
             or link.callee not in scene.chain.services
@@ -136,7 +124,7 @@ def _probe(scene: Scene, node: NodeAccount, probe: ProbeResult, mechanism: str) 
     if scene.engines_idle(name) and (kind != "silent" or upstream_seen(scene, node)):
         yield against("counter", 0.5, "the engines below it were done: nothing running, nothing queued", in_work=0)
     same_shape = [p for p in past if p.response_bytes]
-    came = _came_for(node, probe)
+    came = node.came_for(probe)
     if probe.compressed:
         return  # its bytes are no measure of what came
     if came > 1.2 * probe.response_bytes + ANSWER_BYTES and upstream_seen(scene, node):

@@ -1,8 +1,8 @@
 """A URL, or nothing → the Stack that this host shows: followed from the entry by what each service is known to hand requests to.
 
 A service calls more than its upstream: databases, collectors, other services' ports. So a called port is a part of the chain
-only when it is named as an upstream, when a request of ours was seen to be passed on to it (`passed_on`), or when the program
-behind it is one that serves models or leads to one. To anything else nothing is sent, and nothing is said against it.
+only when it is named as an upstream, when a request of ours was seen to be passed on to it (`passed_on`), when what its callers
+get is what comes from there (`flowing`), or when the program behind it is one that serves models or leads to one. To anything else nothing is sent, and nothing is said against it.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from vindicate.errors import MisuseError
 from vindicate.record.observation import Address
 from vindicate.stack.ask import ask, speaks_plain
 from vindicate.stack.calls import HostCalls
+from vindicate.stack.flowing import flowing_from
 from vindicate.stack.model import Service, Stack
 from vindicate.stack.named import (
     Named,
@@ -60,7 +61,8 @@ def discover(url: str | None) -> Stack:
         CannotError: The sockets of this host cannot be read.
 
     Cost:
-        About 0.3 s for each service of the chain; 1.5 s more for each layer that does not answer.
+        About 0.3 s for each service of the chain; 1.5 s more for each layer that does not answer, 2.4 s for one with a relay
+        that answers us by itself and says nowhere whom it calls.
     """
     return search(url).stack
 
@@ -97,6 +99,7 @@ class _Search:
         self.nodes: dict[str, Node] = {}
         self.trees: dict[int, tuple[int, ...]] = {}
         self.passed: dict[str, set[Address]] = {}
+        self.flowing: dict[str, set[Address]] = {}
         self.others: list[Node] = []
         self.notes: list[str] = []
 
@@ -169,6 +172,19 @@ class _Search:
                 # What a relay further down called in the same moment is called by that one.
                 further = [await self.passed_by(self.local_node(one.port)) for one in self.listeners(passed)]
                 self.passed[node.key] = passed.difference(*further)
+        riddles = [node for node in level if node.key not in self.flowing and self.is_riddle(node)]
+        for node, come in zip(
+            riddles,
+            await asyncio.gather(*(flowing_from(self.calls, node.port, set(self.tree(node))) for node in riddles)),
+            strict=True,
+        ):
+            self.flowing[node.key] = come
+
+    def is_riddle(self, node: Node) -> bool:
+        """Whether it calls somebody, is no engine, and nothing so far says which of them are its upstreams."""
+        if not node.pids or node.answers.engine or node.answers.mode or node.is_engine:
+            return False
+        return not self.weigh(node, [one for pid in node.pids for one in named_by(pid)]) and bool(node.unknown)
 
     async def look_until(self, done: asyncio.Event) -> None:
         while not done.is_set():
@@ -230,6 +246,7 @@ class _Search:
         found: dict[str, tuple[Node, str]] = {}
         names = {_key(one.host, one.port): one for one in reversed(named) if one.upstream is not None}
         passed = {_key(one.host, one.port) for one in self.passed.get(node.key, ())}
+        flowing = {_key(one.host, one.port) for one in self.flowing.get(node.key, ())}
         called = {address for pid in own - {os.getpid()} for address in self.calls.by_pid.get(pid, ())}
         addresses = {_key(one.host, one.port): Address(one.host.strip("[]"), one.port) for one in named}
         addresses |= {_key(one.host, one.port): one for one in (*called, *self.passed.get(node.key, ()))}
@@ -245,6 +262,8 @@ class _Search:
                 why = "a request of ours was passed on to it"
             elif said is not None or any(is_no_server(pid) for pid in holders):
                 continue
+            elif key in flowing:
+                why = "what comes from there goes on to its callers"
             elif holders and self.leads_to_a_model(holders, own):
                 why = f"connected, and {command_of(holders)} serves models or leads to one that does"
             else:

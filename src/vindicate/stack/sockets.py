@@ -39,7 +39,7 @@ _BUFFER, _MOST_READ = 1 << 20, 1 << 16  # the kernel writes at most 32 KiB of a 
 @dataclass(frozen=True, slots=True)
 class RawSocket:
     """One TCP socket. *rx* and *tx* are payload bytes, ``None`` where the kernel did not say; for a listener *rqueue* is
-    the accept queue's length and *wqueue* its limit."""  # noqa: D205, D209 the sentence is one
+    the accept queue's length and *wqueue* its limit. *rx_age_s* and *tx_age_s* are those of the last payload, ``None`` before any."""  # noqa: D205, D209 the sentence is one
 
     state: str
     local: Address
@@ -51,6 +51,8 @@ class RawSocket:
     wqueue: int
     rx: int | None
     tx: int | None
+    rx_age_s: float | None = None
+    tx_age_s: float | None = None
 
 
 def dump_table(ports: Iterable[int] = ()) -> SocketTable:
@@ -157,6 +159,8 @@ def raw_sockets(table: SocketTable) -> list[RawSocket]:
                 wqueue=int(row["wqueue"]),
                 rx=rx[index] if known[index] else None,
                 tx=tx[index] if known[index] else None,
+                rx_age_s=int(row["last_data_recv"]) / 1000 if known[index] and rx[index] else None,
+                tx_age_s=int(row["last_data_sent"]) / 1000 if known[index] and tx[index] else None,
             )
         )
     return out

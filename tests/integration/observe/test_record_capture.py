@@ -153,6 +153,20 @@ def test_a_good_probe_is_within_the_token_budget_and_ends_whole(tmp_path):
     assert (made.n_empty, made.n_comments) == (1, 0)
 
 
+def test_the_entry_is_asked_again_only_when_its_first_answer_came_whole(tmp_path):
+    with (
+        observed(tmp_path, "engine") as engine,
+        observed(tmp_path, "relay", "--upstream", engine.port) as good,
+        observed(tmp_path, "silent") as dead_end,
+        observed(tmp_path, "relay", "--upstream", dead_end.port) as stuck,
+    ):
+        sent = []
+        for relay, below in ((good, engine), (stuck, dead_end)):
+            chain = stack(service("proxy", "proxy", relay, ["engine"]), service("engine", "engine", below))
+            sent.append([one.target for one in record_capture(chain, window_s=1.5, probe_deadline_s=1.0).probes])
+    assert [targets.count("proxy") for targets in sent] == [3, 1]
+
+
 def test_heartbeats_are_counted_apart_from_tokens(tmp_path):
     with observed(tmp_path, "ping") as engine:
         capture = record_capture(stack(service("engine", "engine", engine)), window_s=0.9, probe_deadline_s=0.8)

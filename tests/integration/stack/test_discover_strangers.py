@@ -1,7 +1,9 @@
 """What a service calls beside its upstream is no part of the chain: nothing is sent to it, and nobody is blamed for it."""
 
 import contextlib
+import http.client
 import socket
+import threading
 
 import pytest
 
@@ -39,6 +41,29 @@ def ports(stack):
     return {service.port for service in stack.services.values()}
 
 
+@contextlib.contextmanager
+def users_of(port, many):
+    """So many users, each with one streamed chat after another."""
+    over = threading.Event()
+
+    def ask():
+        while not over.is_set():
+            call = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            call.request("POST", "/v1/chat/completions", '{"max_tokens": 64}')
+            call.getresponse().read()
+            call.close()
+
+    users = [threading.Thread(target=ask) for _ in range(many)]
+    for user in users:
+        user.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for user in users:
+            user.join()
+
+
 def test_a_proxy_that_traces_pushes_and_stores_has_one_upstream(tmp_path, collectors, unused):
     traced, pushed, stored = (str(one.port) for one in collectors)
     aside = ["--also", traced, unused, "--push", pushed, unused, "--arg", f"database-url=http://127.0.0.1:{stored}"]
@@ -51,6 +76,18 @@ def test_a_proxy_that_traces_pushes_and_stores_has_one_upstream(tmp_path, collec
     assert found.nodes[found.stack.entry].upstream == {str(engine.port): "a request of ours was passed on to it"}
     assert asked(tmp_path) == []
     assert any(f"127.0.0.1:{pushed}" in note and "nothing was sent there" in note for note in found.stack.notes)
+
+
+def test_a_proxy_that_answers_us_by_itself_is_followed_by_its_users_answers(tmp_path, collectors, unused):
+    with (
+        observed(tmp_path, "engine") as engine,
+        observed(tmp_path, "aside", "--upstream", engine.port, "--push", collectors[0].port, unused) as proxy,
+        users_of(proxy.port, 3),
+    ):
+        found = search(proxy.url)
+    assert ports(found.stack) == {proxy.port, engine.port}
+    assert found.nodes[found.stack.entry].upstream == {str(engine.port): "what comes from there goes on to its callers"}
+    assert asked(tmp_path) == []
 
 
 def test_a_silent_proxy_that_only_pushes_may_call_more_than_is_seen(tmp_path, collectors):

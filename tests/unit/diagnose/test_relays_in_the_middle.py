@@ -50,6 +50,23 @@ def test_names_the_relay_whose_patience_is_shorter_than_what_large_requests_take
     assert (diagnosis.service, diagnosis.mechanism) == ("router", "gateway.idle_timeout_before_first_byte")
 
 
+def test_and_where_its_callers_asked_before_the_window_on_connections_that_are_used_again():
+    scene = chain()
+    for n in range(3):
+        at, over = 0.5 + n * 0.25, 5.5 + n * 0.25
+        # The request before the window is not seen; its answer, the next request and a small answer to that are.
+        scene.link(
+            "proxy", "router",
+            {0.0: (LARGE, 0), over: (LARGE, 230), over + 0.25: (LARGE + SMALL, 230), over + 0.5: (LARGE + SMALL, 2200)},
+            before=(2.0, None),
+        )  # fmt: skip
+        scene.link("router", "engine", {at: (LARGE, 0)}, closed=11)
+        small = {over + 0.25: (SMALL, 0), over + 0.5: (SMALL, 2000)}
+        scene.link("client", "proxy", small).link("router", "engine", small)
+    diagnosis = judge(scene.capture())
+    assert (diagnosis.service, diagnosis.mechanism) == ("router", "gateway.idle_timeout_before_first_byte")
+
+
 def test_does_not_blame_its_patience_for_requests_no_larger_than_others_or_whose_callers_left():
     for diagnosis in (gives_up(large=SMALL), gives_up(callers_stay=False)):
         assert diagnosis.mechanism != "gateway.idle_timeout_before_first_byte"
