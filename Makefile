@@ -8,7 +8,7 @@ REAL   := .venv-real
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := menu
-.PHONY: menu demo test test-peers test-real transcript check lint types contracts format docs size clean
+.PHONY: menu demo test peers test-peers test-real transcript check lint types contracts format docs size clean
 
 menu: ## print this menu
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -29,6 +29,8 @@ test: $(STAMP) ## run the tests (about 6 minutes on 2 cores)
 
 test-peers: $(STAMP) $(PEERS)/.installed ## the judge on real routers, proxies and an engine, from wheels (about 5 minutes)
 	@$(BIN)/python -m pytest tests/peers -n 2 --dist worksteal
+
+peers: $(PEERS)/.installed
 
 $(PEERS)/.installed: requirements-peers.txt
 	@echo "installing into $(PEERS) ..."

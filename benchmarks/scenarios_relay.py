@@ -101,7 +101,7 @@ SCENARIOS = (
     relay("relay_stale", "proxy.poisoned_pooled_connection", {"stale": 1.0}, "--itl 0.02", clients=("pauses",), more=("--window", "25s")),
     Scenario("relay_churns", "proxy", "proxy", "proxy.ephemeral_port_churn", clients=("busy",),
              start=partial(pair_with_few_ports, settings={"reuse": False}, engine=("--tokens", "4"))),
-    relay("relay_looks_up_slowly", "proxy.slow_to_pass_on", {"reuse": False, "lookup": 2}, "--itl 0.02 --tokens 8", clients=("short",)),
+    relay("relay_looks_up_slowly", "proxy.dns_threadpool", {"reuse": False, "lookup": 2}, "--itl 0.02 --tokens 8", clients=("short",)),
     relay("well_but_slow_at_its_limit", None, {"reuse": False, "lookup": 0.5}, "--itl 0.02 --tokens 8"),
     relay("relay_caps", "gateway.h2_stream_cap", {"streams": 3}, "--itl 0.05 --tokens 100000", clients=("long",), settle_s=25),
     relay("well_capped_so_far", None, {"streams": 3}, "--itl 0.05 --tokens 100000", clients=("long",)),

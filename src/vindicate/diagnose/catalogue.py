@@ -40,8 +40,15 @@ _ENTRIES = (
         "requests wait inside it for seconds before it asks anybody below, and then are answered at once",
         "it owes answers while it has no request under way upstream; through it a request takes seconds, past it none",
         "a slow engine (then the request is with the engine); a queue at its limit (then others of its requests are under way)",
-        "take its stacks twice (py-spy dump): name lookups and other blocking calls in a small thread pool, a lock, or a busy event loop; give "
-        "lookups a pool or cache of their own, and keep connections alive",
+        "take its stacks twice (py-spy dump): a small pool of threads that is used up (proxy.dns_threadpool), a lock, or a busy event loop",
+    ),
+    Mechanism(
+        "proxy.dns_threadpool",
+        "proxy",
+        "all threads of its pool are taken by blocking calls, so requests wait for a name lookup or another of them before they are sent",
+        "as proxy.slow_to_pass_on, and both looks at its stacks show every thread of a pool at work (seen with py-spy only)",
+        "a slow engine (then the request is with the engine); a name server that is out (then lookups are slow from every process)",
+        "give name lookups a pool of their own, an asynchronous resolver or a cache; keep connections alive; take blocking work off that pool",
     ),
     Mechanism(
         "proxy.waits_for_another",

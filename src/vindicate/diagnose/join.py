@@ -54,6 +54,8 @@ def join_captures(captures: Sequence[Capture]) -> Capture:
         probes=tuple(x for part in parts for x in part.probes),
         processes=tuple(x for part in parts for x in part.processes),
         log_lines=tuple(x for part in parts for x in part.log_lines),
+        stacks=tuple(x for part in parts for x in part.stacks),
+        cards=tuple(x for part in parts for x in part.cards),
         blind=tuple(f"{part.host}: {text}" for part in parts for text in part.blind),
     )
 
@@ -74,4 +76,6 @@ def _unique(capture: Capture, number: int) -> Capture:
         connections=tuple(connection(c) for c in capture.connections),
         listeners=tuple(replace(x, pids=moved(x.pids)) for x in capture.listeners),
         processes=tuple(replace(p, pid=p.pid + shift, ppid=p.ppid + shift) for p in capture.processes),
+        stacks=tuple(replace(x, pid=x.pid + shift) for x in capture.stacks),
+        cards=tuple(replace(x, pids=moved(x.pids)) for x in capture.cards),
     )

@@ -46,6 +46,7 @@ from vindicate.diagnose.reuse import reuses
 from vindicate.diagnose.rule import Clue, Scene
 from vindicate.diagnose.sane import sane
 from vindicate.diagnose.stall import stalls
+from vindicate.diagnose.threads import stood_still
 from vindicate.diagnose.unseen import blind_spots, what_would_settle
 from vindicate.record.diagnosis import Aggravator, Diagnosis, Finding, Layer, Suspect
 from vindicate.record.observation import Capture
@@ -85,6 +86,7 @@ RULES = (
     overtaken,
     impatient,
     host_limits,
+    stood_still,
 )
 
 

@@ -1,6 +1,6 @@
-"""Clues to an engine that stalls → the same under a more exact name, where further evidence says which kind of stall it is.
+"""Clues to a service that stalls → the same under a more exact name, where further evidence says which kind of stall it is.
 
-Whether an engine stalls at all is for the other rules to say; what is found here only tells one stall from another, and
+Whether it stalls at all is for the other rules to say; what is found here only tells one stall from another, and
 adds evidence of its own.
 """
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from vindicate.diagnose.pages import Pages, pages_of
 from vindicate.diagnose.pool import USAGES
 from vindicate.diagnose.rule import Clue, Scene, count
+from vindicate.diagnose.threads import full_pool
 from vindicate.record.observation import ProcessFacts
 
 __all__ = ["more_exactly"]
@@ -18,6 +19,7 @@ _STALLS = ("stall_mid_stream", "no_first_token", "no_end", "inflight_parked", "n
 _OUTAGES = ("down", "not_listening", "not_accepting")
 _FAILURES = ("answers_errors", "cuts_streams", "holds_response", "drop_stream", "not_ready", "body_truncation")
 _LOOKS, _SPARE_FDS = 3, 1
+_BUSY_PCT, _NO_TRAFFIC_PCT = 90.0, 5.0
 _QUEUES = (
     "num_running_reqs",
     "num_queue_reqs",
@@ -59,6 +61,7 @@ def more_exactly(scene: Scene, clues: list[Clue]) -> list[Clue]:
 def _names(scene: Scene, name: str) -> Iterator[_Name]:
     yield from _used_up(scene, name)
     if scene.chain.is_relay(name):
+        yield from _pool_used_up(scene, name)
         return
     pages = pages_of(scene.capture, name)
     yield from _watchdog(scene, name)
@@ -67,6 +70,7 @@ def _names(scene: Scene, name: str) -> Iterator[_Name]:
     yield from _ranks_differ(scene, name, pages)
     yield from _victim(scene, name)
     yield from _spinning(scene, name, pages)
+    yield from _busy_and_cold(scene, name)
     yield from _unservable(scene, name, pages)
 
 
@@ -88,6 +92,18 @@ def _used_up(scene: Scene, name: str) -> Iterator[_Name]:
         mechanism = "service.out_of_memory"
         text = f"the kernel ended {count(kills, 'process')} for want of memory while we looked, and a process of {name} went"
         yield _Name(mechanism, (_clue(name, "host", mechanism, 0.5, text, oom_kills=kills),), _OUTAGES)
+
+
+def _pool_used_up(scene: Scene, name: str) -> Iterator[_Name]:
+    """All threads of its pool are at work at both looks at its stacks: what needs one, as a name lookup does, waits its turn."""
+    pool = full_pool(scene, name)
+    if pool is not None:
+        mechanism = "proxy.dns_threadpool"
+        lookups = ", name lookups among them" if pool.looks_up else ""
+        text = f"all {pool.n_threads} threads of a pool of its process {pool.pid} were at work at both looks at its stacks{lookups}: {', '.join(pool.places)}"
+        yield _Name(
+            mechanism, (_clue(name, "process", mechanism, 0.5, text, threads=pool.n_threads),), ("slow_to_pass_on",)
+        )
 
 
 def _watchdog(scene: Scene, name: str) -> Iterator[_Name]:
@@ -186,6 +202,31 @@ def _spinning(scene: Scene, name: str, pages: Pages) -> Iterator[_Name]:
     mechanism = "engine.collective_deadlock"
     text = f"{len(spin)} of its worker processes want the CPU all the time ({', '.join(str(p.pid) for p in spin[:4])}) and no token comes of it"
     yield _Name(mechanism, (_clue(name, "process", mechanism, 0.4, text, spinning=len(spin)),))
+
+
+def _busy_and_cold(scene: Scene, name: str) -> Iterator[_Name]:
+    """A GPU of it is busy all the time, moves no memory and draws little: a kernel that waits for another rank."""
+    if scene.progress[name].work != "stuck" or (scene.progress[name].floor("running") or 0) < 1:
+        return
+    own = {p.pid for p in scene.processes(name)}
+    for card in scene.capture.cards:
+        late = card.samples[-_LOOKS:]
+        busy = [s.busy_pct for s in late if s.busy_pct is not None]
+        traffic = [s.memory_traffic_pct for s in late if s.memory_traffic_pct is not None]
+        if not own & set(card.pids) or min(len(busy), len(traffic)) < _LOOKS:
+            continue
+        if min(busy) < _BUSY_PCT or max(traffic) > _NO_TRAFFIC_PCT:
+            continue
+        watts = [s.power_w for s in late if s.power_w is not None]
+        power = (
+            f" at {max(watts):.0f} W" + (f" of {card.power_limit_w:.0f}" if card.power_limit_w else "") if watts else ""
+        )
+        mechanism = "engine.collective_deadlock"
+        text = f"GPU {card.index} of it is busy {min(busy):.0f} % of the time and moves its memory {max(traffic):.0f} %{power}: a kernel that waits"
+        yield _Name(
+            mechanism, (_clue(name, "host", mechanism, 0.5, text, busy_pct=min(busy), memory_traffic_pct=max(traffic)),)
+        )
+        return
 
 
 def _unservable(scene: Scene, name: str, pages: Pages) -> Iterator[_Name]:

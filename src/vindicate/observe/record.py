@@ -14,6 +14,7 @@ from vindicate.errors import MisuseError
 from vindicate.observe.account import SocketAccount
 from vindicate.observe.blind import blind_spots
 from vindicate.observe.capture_file import SCHEMA, without_secrets
+from vindicate.observe.cards import CardWatch
 from vindicate.observe.host import host_facts, mark_host
 from vindicate.observe.logs import read_log_tail
 from vindicate.observe.plan import reading_plan
@@ -21,6 +22,7 @@ from vindicate.observe.probing import GRACE_S, Probing
 from vindicate.observe.processes import ProcessWatch
 from vindicate.observe.scrape import scrape
 from vindicate.observe.seen import process_name, seen_clients, seen_service
+from vindicate.observe.stacks import StackWatch
 from vindicate.record.observation import Address, Capture, Scrape
 from vindicate.stack.http import OwnSockets, resolve
 from vindicate.stack.model import Service, Stack
@@ -103,11 +105,14 @@ class _Recording:
     _account: SocketAccount | None = None
     _watch: ProcessWatch | None = None
     probing: Probing = field(init=False)
+    stacks: StackWatch = field(init=False)
+    cards: CardWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.probing = Probing(
             self.stack, self.probe_tokens, self.probe_deadline_s, self.window_s, self.began, self.own, self.scrapes
         )
+        self.stacks = StackWatch(self.began, self.window_s)
 
     @property
     def account(self) -> SocketAccount:
@@ -123,6 +128,11 @@ class _Recording:
         return time.monotonic() - self.began
 
     async def run(self) -> Capture:
+        self.cards = await asyncio.to_thread(CardWatch, self.began)  # a driver with many cards takes its time
+        with contextlib.closing(self.cards):
+            return await self._record()
+
+    async def _record(self) -> Capture:
         first = mark_host(self.since())
         self._watch = ProcessWatch(self.began)
         # A remote service's connections are found by the process that calls it: others may call the same port elsewhere.
@@ -159,7 +169,9 @@ class _Recording:
         self.watch.look()
 
     async def _together(self) -> None:
-        tasks: list[Coroutine[Any, Any, None]] = [self._look_on(), self._follow_processes(), self._resolve_hosts()]
+        tasks: list[Coroutine[Any, Any, None]] = [
+            self._look_on(), self._follow_processes(), self._resolve_hosts(), self.stacks.run(self._in_order_of_interest),
+        ]  # fmt: skip
         tasks.extend(
             self._read_endpoint(service, kind, at) for service, kind, at in reading_plan(self.stack, self.window_s)
         )
@@ -220,8 +232,15 @@ class _Recording:
             shown = self.since()
             self.watch.add(self._connected_clients())
             await asyncio.to_thread(self.watch.look)
+            await asyncio.to_thread(self.cards.look)
             if self.since() >= self.window_s:
                 return
+
+    def _in_order_of_interest(self) -> list[int]:
+        """Clients that are said to hang, the services from the entry down, then whoever else calls; each process once."""
+        named = [pid for name, pids in self.clients.items() if name in self.hanging for pid in pids]
+        path = [pid for name in self.stack.path_from(self.stack.entry) for pid in self.pids.get(name, ())]
+        return [*dict.fromkeys([*named, *path, *self._connected_clients()])]
 
     def _connected_clients(self) -> set[int]:
         """Processes with a connection to the entry that are neither a service of the chain nor ourselves."""
@@ -311,6 +330,8 @@ class _Recording:
             log_lines=tuple(logs),
             n_looks=self.account.n_looks,
             looks_cpu_s=round(self.account.cost_s, 4),
+            stacks=tuple(self.stacks.looks),
+            cards=self.cards.facts(),
         )
         spots = blind_spots(
             capture,
@@ -320,4 +341,4 @@ class _Recording:
             lost=self.account.ended.lost,
             saw_foreign=self.account.owners.saw_foreign,
         )
-        return without_secrets(replace(capture, blind=(*spots, *self.notes, *self.probing.notes)))
+        return without_secrets(replace(capture, blind=(*spots, *self.notes, *self.probing.notes, *self.stacks.notes)))

@@ -11,6 +11,8 @@ __all__ = [
     "ONLY_ITS_DATE",
     "Address",
     "Capture",
+    "CardFacts",
+    "CardSample",
     "Connection",
     "HostFacts",
     "Listener",
@@ -22,6 +24,8 @@ __all__ = [
     "Scrape",
     "SeenService",
     "SocketSample",
+    "StackLook",
+    "ThreadStack",
 ]
 
 ONLY_ITS_DATE = "; in all else it is trusted"  # of a certificate, after what is wrong with it
@@ -231,6 +235,51 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadStack:
+    """One thread of a Python process; *frames* innermost first, as ``function (file:line)``."""
+
+    name: str
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackLook:
+    """What the threads of one process were doing at one moment."""
+
+    pid: int
+    t_s: float
+    threads: tuple[ThreadStack, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardSample:
+    """One look at a GPU; ``None`` where the driver does not say.
+
+    Attributes:
+        busy_pct: Share of the last moments in which any kernel ran (NVML's `utilization.gpu`), however little it did.
+        memory_traffic_pct: Share in which device memory was read or written (`utilization.memory`).
+    """
+
+    t_s: float
+    busy_pct: float | None = None
+    memory_traffic_pct: float | None = None
+    power_w: float | None = None
+    sm_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFacts:
+    """A GPU of the host, and the processes that compute on it."""
+
+    index: int
+    name: str
+    pids: tuple[int, ...] = ()
+    power_limit_w: float | None = None
+    max_sm_mhz: float | None = None
+    samples: tuple[CardSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
     """Pressure on the host over the window: PSI shares (0 to 100), memory, ports; ``None`` where the kernel does not say.
 
@@ -309,3 +358,5 @@ class Capture:
     blind: tuple[str, ...] = ()
     n_looks: int | None = None
     looks_cpu_s: float | None = None
+    stacks: tuple[StackLook, ...] = ()
+    cards: tuple[CardFacts, ...] = ()
