@@ -20,6 +20,7 @@ ASKED = re.compile(r"What is the value of (KEY-[0-9a-f]+)")
 def options(argv=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--tokens", type=int, default=12, help="tokens of an answer, unless max_tokens is less")
     parser.add_argument("--delay-first", type=float, default=0.0)
     parser.add_argument("--itl", type=float, default=0.0)
@@ -246,12 +247,12 @@ def readable(body):
 async def main():
     opts = options()
     engine = Engine(opts)
-    server = await asyncio.start_server(engine.connection, "127.0.0.1", opts.port, backlog=1024)
+    server = await asyncio.start_server(engine.connection, opts.host, opts.port, backlog=1024)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.call_later(opts.lifetime, stop.set)
-    print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    print(f"listening on http://{opts.host}:{server.sockets[0].getsockname()[1]}", flush=True)
     await stop.wait()
     os._exit(0)  # open streams are part of the play; nobody waits for them
 

@@ -3,6 +3,7 @@
 Settings (JSON): `listen` and `to` are ports. Without others it is correct: unbuffered, connections kept alive on both sides,
 disconnects propagated. The others, each off when absent:
 
+host     address to listen on; `to_host`: to call, else 127.0.0.1
 hold     bytes of an answer that it collects before it passes them on
 age      seconds after which it cuts every exchange
 first    seconds without an answer byte after which it answers 403 itself
@@ -129,7 +130,7 @@ class Relay:
         if "lookup" in self.set:
             await asyncio.get_running_loop().run_in_executor(self.pool, time.sleep, self.set["lookup"])
         try:
-            return await asyncio.open_connection("127.0.0.1", self.set["to"], limit=1 << 20)
+            return await asyncio.open_connection(self.set.get("to_host", "127.0.0.1"), self.set["to"], limit=1 << 20)
         except OSError as problem:
             raise RefusedError(502, f"connect: {os.strerror(problem.errno or 0)}") from problem
 
@@ -221,7 +222,7 @@ async def main(settings):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*settings["tls"])
     server = await asyncio.start_server(
-        relay.connection, "127.0.0.1", settings.get("listen", 0), backlog=1024, limit=1 << 22, ssl=context
+        relay.connection, settings.get("host", "127.0.0.1"), settings.get("listen", 0), backlog=1024, limit=1 << 22, ssl=context
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

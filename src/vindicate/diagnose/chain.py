@@ -22,6 +22,8 @@ class Chain:
         owner_of: Process id → name of the service or client it belongs to, descendants included.
         hosts: Addresses of the hosts that were looked at.
         ports: Port → the one service of these hosts that listens there, by its own processes where they are seen.
+        forwarders: Service in a network namespace of its own → processes that listen at its address out here and forward to it;
+            none at all where somebody does who cannot be seen.
     """
 
     entry: str | None
@@ -31,6 +33,7 @@ class Chain:
     owner_of: Mapping[int, str]
     hosts: frozenset[str] = frozenset()
     ports: Mapping[int, str] = field(default_factory=dict)
+    forwarders: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def role(self, name: str) -> str:
         """The role of the service, ``client`` for anything that is none."""
@@ -55,6 +58,8 @@ class Chain:
         """The service that listens at *address*, under whichever of its host's addresses it was declared."""
         for name in self.order:
             where = self.services[name].address
+            if address in self.services[name].inside:
+                return name
             if where is not None and where.port == address.port and same_host(where.host, address.host):
                 return name
         local = address.host in self.hosts or _is_loopback(address.host)
@@ -84,7 +89,7 @@ def same_host(declared: str, seen: str) -> bool:
 
 
 def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    return host in ("localhost", "::1") or (host.startswith("127.") and "%" not in host)
 
 
 def chain_of(capture: Capture) -> Chain:
@@ -109,9 +114,28 @@ def chain_of(capture: Capture) -> Chain:
         clients=clients,
         order=_top_down(services, capture.entry),
         owner_of=owner_of,
-        hosts=frozenset(c.local.host for c in capture.connections),
+        hosts=frozenset(c.local.host for c in capture.connections)
+        - {one.host for seen in services.values() for one in seen.inside},
         ports=_ports(capture, services, owner_of),
+        forwarders={
+            name: _forwarders(capture, seen)
+            for name, seen in services.items()
+            if seen.inside and seen.address not in seen.inside
+        },
     )
+
+
+def _forwarders(capture: Capture, seen: SeenService) -> frozenset[int]:
+    """Who listens at the address of a service that itself listens in a namespace of its own."""
+    where = seen.address
+    found = frozenset(
+        pid
+        for one in capture.listeners
+        if where is not None and one.local not in seen.inside and one.local.port == where.port
+        and same_host(one.local.host, where.host)
+        for pid in one.pids
+    )  # fmt: skip
+    return found - set(seen.pids)
 
 
 def _known_upstream(seen: SeenService, names: set[str]) -> SeenService:

@@ -120,12 +120,24 @@ def links_of(connections: Iterable[Connection], chain: Chain, end: float) -> Ite
     for key in dict.fromkeys([*server_side, *client_side]):
         server, client = server_side.get(key), client_side.get(key)
         callee = chain.callee_at(key[0]) or f"{key[0].host}:{key[0].port}"
+        if callee in chain.forwarders and _is_second_half(key[0], server, client, chain, callee):
+            continue
         owner = None
         if client is not None:
             owner = next((chain.owner_of[pid] for pid in client.pids if pid in chain.owner_of), None)
             if owner is None and client.pids:
                 owner = f"pid {client.pids[0]}"
         yield _link(server, client, owner, callee, end)
+
+
+def _is_second_half(
+    at: Address, server: Connection | None, client: Connection | None, chain: Chain, callee: str
+) -> bool:
+    """Whether the same exchange is there as another connection: a container's port is published by a forwarder or by translation."""
+    if at in chain.services[callee].inside:
+        forwarders = chain.forwarders[callee]
+        return client is not None and (bool(forwarders & set(client.pids)) or (not client.pids and not forwarders))
+    return server is None  # of a translated connection the half in the container counts
 
 
 def _link(server: Connection | None, client: Connection | None, caller: str | None, callee: str, end: float) -> Link:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vindicate.observe.history import History, Seen, rows_of, thin
 from vindicate.record.observation import Address, Connection, Listener
 from vindicate.stack.http import OwnSockets
-from vindicate.stack.sockets import EndedSockets, InodeOwners, dump_table
+from vindicate.stack.sockets import EndedSockets, InodeOwners, NamespaceSockets, dump_table
 from vindicate.wire.sockdiag import (
     LISTEN,
     STATES,
@@ -61,10 +61,18 @@ class SocketAccount:
 
     On a host with many sockets of others the kernel is asked for those of the chain's ports only, and once a second for
     all, to find what else the chain's processes hold; the ports of that are asked for from then on.
+
+    With *inside* all that is said is said of that network namespace.
     """
 
     def __init__(
-        self, ports: Iterable[int], pids: Callable[[], set[int]], *, own: OwnSockets, started: float | None = None
+        self,
+        ports: Iterable[int],
+        pids: Callable[[], set[int]],
+        *,
+        own: OwnSockets,
+        started: float | None = None,
+        inside: NamespaceSockets | None = None,
     ) -> None:
         self.ports = frozenset(ports)
         self._is_port = _ports_mask(self.ports)
@@ -72,7 +80,8 @@ class SocketAccount:
         self.own = own
         self.started = time.monotonic() if started is None else started
         self.owners = InodeOwners()
-        self.ended = EndedSockets()
+        self.ended = EndedSockets() if inside is None else inside.ended
+        self._dump = dump_table if inside is None else inside.dump
         self.n_looks = 0
         self.counted = True
         self.n_left_out = 0
@@ -140,7 +149,7 @@ class SocketAccount:
             and t_s - self._last_all_s < _ALL_EVERY_S
             and len(ports) <= _MOST_FILTERED
         )
-        table = dump_table(ports if filtered else ())
+        table = self._dump(ports if filtered else ())
         whole = ~is_remnant(table)  # the kernel counts nothing for what is in TIME_WAIT
         if whole.any() and not table["has_info"][whole].any():
             self.counted = False

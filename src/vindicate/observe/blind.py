@@ -30,7 +30,9 @@ def blind_spots(
         if not service.client:
             spots.extend(_of_service(capture, service))
         elif service.remote:
-            spots.append(f"{service.name} is on another host: what it does with its answers is not seen from here")
+            spots.append(
+                f"{service.name} is on another host, or in a container that is no service here: what it does with its answers is not seen from here"
+            )
     if not counted:
         spots.append("no byte counters: the kernel does not answer sock_diag here, so only states and queues were seen")
     if n_left_out:

@@ -12,6 +12,7 @@ from vindicate.clock import utc_now
 from vindicate.errors import VindicateError
 from vindicate.observe.account import SocketAccount
 from vindicate.observe.capture_file import SCHEMA, without_secrets
+from vindicate.observe.inside import Inside
 from vindicate.observe.plan import reading_plan
 from vindicate.observe.processes import ProcessWatch
 from vindicate.observe.scrape import scrape
@@ -19,6 +20,7 @@ from vindicate.observe.seen import process_name, seen_clients, seen_service
 from vindicate.record.observation import Address, Capture, Scrape
 from vindicate.stack.http import OwnSockets, resolve
 from vindicate.stack.model import Service, Stack
+from vindicate.stack.namespaces import process_at
 from vindicate.stack.process import is_local, process_tree, service_pids
 
 __all__ = ["Onlooker", "onlooking"]
@@ -43,8 +45,14 @@ class _Window:
     account: SocketAccount
     processes: ProcessWatch
     own: OwnSockets
+    inside: Inside
     started_at: str = field(default_factory=utc_now)
     pages: list[Scrape] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Stop listening for what ends."""
+        self.account.close()
+        self.inside.close()
 
 
 class _OwnOfAll(OwnSockets):
@@ -102,13 +110,16 @@ class Onlooker:
         """The chain over the last seconds, at most 24."""
         window, stack = self._windows[0], self.stack
         async with self._lock:
-            connections = await asyncio.to_thread(window.account.connections)
-            listeners = window.account.listeners()
+            connections = await asyncio.to_thread(window.account.connections) + window.inside.connections()
+            listeners = window.account.listeners() + window.inside.listeners()
+            inside = window.inside.addresses(self._pids)
             callers = window.account.connected_to(stack.service(stack.entry).port)
         known = {pid for pids in self._pids.values() for pid in pids} | {os.getpid()}
         clients = {f"client:{process_name(pid)}:{pid}": (pid,) for pid in sorted(callers - known)}
         services = tuple(
-            seen_service(stack, one, self._addresses.get(one.name), self._pids.get(one.name, ()))
+            seen_service(
+                stack, one, self._addresses.get(one.name), self._pids.get(one.name, ()), inside.get(one.name, ())
+            )
             for one in stack.services.values()
         )
         return without_secrets(
@@ -150,7 +161,7 @@ class Onlooker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for window in self._windows:
-            window.account.close()
+            window.close()
 
     def failed(self) -> BaseException | None:
         """Why looking ended by itself, when it did."""
@@ -158,17 +169,19 @@ class Onlooker:
         return ended[0].exception() if ended else None
 
     def _open(self) -> None:
-        ports = [one.port for one in self.stack.services.values() if is_local(one.host)]
+        ports = [one.port for one in self.stack.services.values() if is_local(one.host) or process_at(one.host)]
         ports = ports or [one.port for one in self.stack.services.values()]
         began, own = time.monotonic(), OwnSockets()
-        account = SocketAccount(
-            ports, lambda: {pid for pids in self._pids.values() for pid in pids} - {os.getpid()}, own=own, started=began
-        )
-        self._windows.append(_Window(began, account, ProcessWatch(began), own))
+        account = SocketAccount(ports, self._chain_pids, own=own, started=began)
+        inside = Inside(self._chain_pids, own=own, started=began)
+        self._windows.append(_Window(began, account, ProcessWatch(began), own, inside))
+
+    def _chain_pids(self) -> set[int]:
+        return {pid for pids in self._pids.values() for pid in pids} - {os.getpid()}
 
     async def _look_on(self) -> None:
         while True:
-            cost_s = max(window.account.look_cost_s for window in self._windows) * len(self._windows)
+            cost_s = max(one.account.look_cost_s + one.inside.look_cost_s for one in self._windows) * len(self._windows)
             await asyncio.sleep(min(_SLOWEST_S, max(_SOCKETS_EVERY_S, cost_s / _SHARE)))
             await self._look()
             await self._turn()
@@ -179,6 +192,7 @@ class Onlooker:
             before = [len(one.waiting) for one in newest.listeners()]
             for window in self._windows:
                 await asyncio.to_thread(window.account.look)
+                await asyncio.to_thread(window.inside.look)
             after = newest.listeners()
         by_port: dict[int, set[int]] = {}
         for index, found in enumerate(after):
@@ -195,7 +209,7 @@ class Onlooker:
         """Begin a new window when the old one is long enough, and let the old one go when the new one is."""
         now = time.monotonic()
         if len(self._windows) > 1 and now - self._windows[-1].began >= OVERLAP_S:
-            self._windows.pop(0).account.close()
+            self._windows.pop(0).close()
         elif len(self._windows) == 1 and now - self._windows[0].began >= WINDOW_S - OVERLAP_S:
             await self._renewed()
             self._open()

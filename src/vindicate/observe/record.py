@@ -16,6 +16,7 @@ from vindicate.observe.blind import blind_spots
 from vindicate.observe.capture_file import SCHEMA, without_secrets
 from vindicate.observe.cards import CardWatch
 from vindicate.observe.host import host_facts, mark_host
+from vindicate.observe.inside import Inside
 from vindicate.observe.logs import read_log_tail
 from vindicate.observe.plan import reading_plan
 from vindicate.observe.probing import GRACE_S, Probing
@@ -26,6 +27,7 @@ from vindicate.observe.stacks import StackWatch
 from vindicate.record.observation import Address, Capture, Scrape
 from vindicate.stack.http import OwnSockets, resolve
 from vindicate.stack.model import Service, Stack
+from vindicate.stack.namespaces import process_at
 from vindicate.stack.process import is_local, matching_pids, process_tree, service_pids
 
 __all__ = ["Progress", "record_capture"]
@@ -107,12 +109,14 @@ class _Recording:
     probing: Probing = field(init=False)
     stacks: StackWatch = field(init=False)
     cards: CardWatch = field(init=False)
+    inside: Inside = field(init=False)
 
     def __post_init__(self) -> None:
         self.probing = Probing(
             self.stack, self.probe_tokens, self.probe_deadline_s, self.window_s, self.began, self.own, self.scrapes
         )
         self.stacks = StackWatch(self.began, self.window_s)
+        self.inside = Inside(self._chain_pids, own=self.own, started=self.began)
 
     @property
     def account(self) -> SocketAccount:
@@ -136,15 +140,16 @@ class _Recording:
         first = mark_host(self.since())
         self._watch = ProcessWatch(self.began)
         # A remote service's connections are found by the process that calls it: others may call the same port elsewhere.
-        local = [service.port for service in self.stack.services.values() if is_local(service.host)]
+        local = [one.port for one in self.stack.services.values() if is_local(one.host) or process_at(one.host)]
         ports = local or [service.port for service in self.stack.services.values()]
         self._account = SocketAccount(ports, self._chain_pids, own=self.own, started=self.began)
         try:
             await asyncio.to_thread(self._find_processes)
-            await asyncio.to_thread(self.account.look)
+            await asyncio.to_thread(self._look)
             await self._together()
         finally:
             self.account.close()
+            self.inside.close()
         last = mark_host(self.since())
         return self._capture(first, last)
 
@@ -193,25 +198,32 @@ class _Recording:
 
     # ---- sockets and processes -----------------------------------------------------------------------------------
 
+    def _look(self) -> None:
+        self.account.look()
+        self.inside.look()
+
+    def _look_cost_s(self) -> float:
+        return self.account.look_cost_s + self.inside.look_cost_s
+
     async def _look_on(self) -> None:
         """Look at the sockets at a steady rate; slower when one look would cost more than a tenth of a core."""
         step_s = 1 / self.samples_per_s
         slowest_s = step_s
         next_s = self.since()
         while True:
-            pace_s = max(step_s, self.account.look_cost_s / _CPU_SHARE)
+            pace_s = max(step_s, self._look_cost_s() / _CPU_SHARE)
             slowest_s = max(slowest_s, pace_s)
             next_s = max(next_s + pace_s, self.since())
             if next_s > self.window_s:
                 break
             await asyncio.sleep(next_s - self.since())
-            await asyncio.to_thread(self.account.look)
+            await asyncio.to_thread(self._look)
         await asyncio.sleep(max(0.0, self.window_s - self.since()))
-        await asyncio.to_thread(self.account.look)
+        await asyncio.to_thread(self._look)
         if slowest_s > step_s * 1.5 and self.account.n_looks < self.window_s / (step_s * 1.5):
             self.notes.append(
                 f"the sockets were looked at {self.account.n_looks / self.window_s:.1f} times a second, not "
-                f"{self.samples_per_s:g}: one look costs {self.account.look_cost_s * 1000:.0f} ms of CPU on this host, "
+                f"{self.samples_per_s:g}: one look costs {self._look_cost_s() * 1000:.0f} ms of CPU on this host, "
                 f"and all of them may take {_CPU_SHARE:.0%} of one"
             )
         elif self.account.n_looks < self.window_s / (step_s * 2):
@@ -246,7 +258,7 @@ class _Recording:
         """Processes with a connection to the entry that are neither a service of the chain nor ourselves."""
         entry = self.stack.service(self.stack.entry)
         known = {pid for pids in self.pids.values() for pid in pids} | {os.getpid()}
-        return self.account.connected_to(entry.port) - known
+        return (self.account.connected_to(entry.port) | self.inside.connected_to(entry.port)) - known
 
     async def _resolve_hosts(self) -> None:
         for service in self.stack.services.values():
@@ -298,9 +310,16 @@ class _Recording:
     # ---- the result ----------------------------------------------------------------------------------------------
 
     def _capture(self, first: Any, last: Any) -> Capture:
-        connections = self.account.connections()
+        connections = self.account.connections() + self.inside.connections()
+        inside = self.inside.addresses(self.pids)
         services = tuple(
-            seen_service(self.stack, service, self.addresses.get(service.name), self.pids[service.name])
+            seen_service(
+                self.stack,
+                service,
+                self.addresses.get(service.name),
+                self.pids[service.name],
+                inside.get(service.name, ()),
+            )
             for service in self.stack.services.values()
         )
         clients = seen_clients(self.stack.service(self.stack.entry), self._all_clients(), connections, self.hanging)
@@ -318,7 +337,7 @@ class _Recording:
             entry=self.stack.entry,
             services=services + clients,
             connections=connections,
-            listeners=self.account.listeners(),
+            listeners=self.account.listeners() + self.inside.listeners(),
             scrapes=tuple(sorted(self.scrapes, key=lambda seen: seen.t_s)),
             probes=tuple(sorted(self.probing.results, key=lambda made: made.t_s)),
             processes=self.watch.facts(),
@@ -341,4 +360,6 @@ class _Recording:
             lost=self.account.ended.lost,
             saw_foreign=self.account.owners.saw_foreign,
         )
-        return without_secrets(replace(capture, blind=(*spots, *self.notes, *self.probing.notes, *self.stacks.notes)))
+        return without_secrets(
+            replace(capture, blind=(*spots, *self.notes, *self.probing.notes, *self.stacks.notes, *self.inside.notes))
+        )

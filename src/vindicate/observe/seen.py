@@ -9,8 +9,14 @@ from vindicate.stack.process import is_local
 __all__ = ["process_name", "seen_clients", "seen_service"]
 
 
-def seen_service(stack: Stack, service: Service, address: Address | None, pids: tuple[int, ...]) -> SeenService:
-    """The node of *service*; *address* is what its host name was resolved to."""
+def seen_service(
+    stack: Stack,
+    service: Service,
+    address: Address | None,
+    pids: tuple[int, ...],
+    inside: tuple[Address, ...] = (),
+) -> SeenService:
+    """The node of *service*; *address* is what its host name was resolved to, *inside* where it listens in a namespace of its own."""
     knobs = [knob.name for knob in stack.knobs.values() if service.name in knob.services]
     return SeenService(
         name=service.name,
@@ -21,7 +27,8 @@ def seen_service(stack: Stack, service: Service, address: Address | None, pids: 
         upstream=service.upstream,
         pids=pids,
         knobs={name: service.launcher.env.get(name) for name in knobs},
-        remote=not is_local(service.host),
+        remote=not is_local(service.host) and not pids,
+        inside=inside,
         opaque=service.opaque,
     )
 

@@ -33,7 +33,10 @@ ONLY_ITS_DATE = "; in all else it is trusted"  # of a certificate, after what is
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One end of a TCP connection; *host* is the numeric address as text, IPv4-mapped IPv6 written as IPv4."""
+    """One end of a TCP connection; *host* is the numeric address as text, IPv4-mapped IPv6 written as IPv4.
+
+    A loopback address of another network namespace has that one's name after a percent sign.
+    """
 
     host: str
     port: int
@@ -322,6 +325,7 @@ class SeenService:
         client: It is a client of the entry, not a service.
         said_to_hang: A user named this client as one that hangs.
         opaque: It was discovered, and may call services that were not.
+        inside: Where it listens in a network namespace of its own, as in a container; *address* is then where others find it.
     """
 
     name: str
@@ -336,6 +340,7 @@ class SeenService:
     remote: bool = False
     said_to_hang: bool = False
     opaque: bool = False
+    inside: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

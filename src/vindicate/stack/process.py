@@ -16,6 +16,7 @@ from vindicate.clock import iso
 from vindicate.errors import CannotError, MisuseError
 from vindicate.stack.keeper import container_pids, is_port_proxy
 from vindicate.stack.model import Service
+from vindicate.stack.namespaces import process_at
 
 __all__ = [
     "KnobReading",
@@ -83,14 +84,14 @@ def listening_pids(port: int, host: str = "") -> tuple[int, ...]:
     Cost:
         One pass over the descriptors of all processes of this user.
     """
-    inodes = {inode for inode, _ in _listeners(port, host)}
+    inodes = {inode for inode, _ in _listeners(port, host, "/proc/net")}
     return _holders({f"socket:[{inode}]" for inode in inodes}) if inodes else ()
 
 
 def listening_users(port: int, host: str = "") -> tuple[str, ...]:
     """Names of the users who listen on *port* on this host, also those whose processes cannot be seen."""
     names = set[str]()
-    for _, uid in _listeners(port, host):
+    for _, uid in _listeners(port, host, "/proc/net"):
         try:
             names.add(pwd.getpwuid(uid).pw_name)
         except KeyError:
@@ -98,12 +99,12 @@ def listening_users(port: int, host: str = "") -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _listeners(port: int, host: str) -> list[tuple[str, int]]:
-    """Inode and user number of every listening socket on *port*: fields 10 and 8 of /proc/net/tcp."""
+def _listeners(port: int, host: str, folder: str) -> list[tuple[str, int]]:
+    """Inode and user number of every listening socket on *port*: fields 10 and 8 of tcp and tcp6 in a /proc/…/net."""
     found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for table in ("tcp", "tcp6"):
         try:
-            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+            lines = Path(folder, table).read_text(encoding="ascii").splitlines()[1:]
         except OSError:
             continue
         for line in lines:
@@ -165,11 +166,19 @@ def service_pids(service: Service) -> tuple[int, ...]:
         return _alive([int(text)])
     if service.match is not None:
         return matching_pids(service.match)
-    listening = listening_pids(service.port, service.host) if is_local(service.host) else ()
+    listening = listening_pids(service.port, service.host) if is_local(service.host) else _pids_inside(service)
     if service.launcher.kind in ("docker", "compose") and all(is_port_proxy(pid) for pid in listening):
         with suppress(CannotError, MisuseError):  # then nothing of it can be seen from here
             return _alive(container_pids(service))
     return listening
+
+
+def _pids_inside(service: Service) -> tuple[int, ...]:
+    """Processes of this host that listen at the service's numeric address in another network namespace, as containers do."""
+    inside = process_at(service.host)
+    if inside is None:
+        return ()
+    return _holders({f"socket:[{inode}]" for inode, _ in _listeners(service.port, service.host, f"/proc/{inside}/net")})
 
 
 def why_unseen(service: Service) -> str:

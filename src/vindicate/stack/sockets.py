@@ -1,9 +1,11 @@
 """The TCP sockets of this host, as the kernel tells them, and which process holds each."""
 
 import contextlib
+import ctypes
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,10 +31,20 @@ from vindicate.wire.sockdiag import (
     request,
 )
 
-__all__ = ["EndedSockets", "InodeOwners", "RawSocket", "dump_sockets", "dump_table", "has_sock_diag", "raw_sockets"]
+__all__ = [
+    "EndedSockets",
+    "InodeOwners",
+    "NamespaceSockets",
+    "RawSocket",
+    "dump_sockets",
+    "dump_table",
+    "has_sock_diag",
+    "raw_sockets",
+]
 
 _NETLINK_SOCK_DIAG = 4
 _SO_RCVBUFFORCE = 33
+_CLONE_NEWNET = 0x40000000
 _BUFFER, _MOST_READ = 1 << 20, 1 << 16  # the kernel writes at most 32 KiB of a dump at once
 
 
@@ -78,39 +90,49 @@ def has_sock_diag() -> bool:
     return True
 
 
-def _dump(family: int, ports: tuple[int, ...]) -> SocketTable:
+def _dump(family: int, ports: tuple[int, ...], link: socket.socket | None = None) -> SocketTable:
+    """By a socket of this namespace that is opened for it, or by *link*, of whatever namespace that is."""
+    if link is None:
+        with _netlink() as fresh:
+            return _dump(family, ports, fresh)
     try:
-        return _ask(request(family, ports=ports))
+        return _ask(request(family, ports=ports), link)
     except NetlinkRefusedError:
         if not ports:
             raise
-    table = _ask(request(family))  # an older kernel, that does not know this filter
+    table = _ask(request(family), link)  # an older kernel, that does not know this filter
     chosen = np.isin(table["sport"], ports) | np.isin(table["dport"], ports)
     return table[chosen]
 
 
-def _ask(message: bytes) -> SocketTable:
+def _netlink() -> socket.socket:
+    link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
+    # Not settimeout(): that would poll before each of some hundred reads.
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 2, 0))
+    return link
+
+
+def _ask(message: bytes, link: socket.socket) -> SocketTable:
     reader = DumpReader()
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
-        # Not settimeout(): that would poll before each of some hundred reads.
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 2, 0))
-        link.send(message)
-        buffer = np.empty(_BUFFER, np.uint8).data
-        while not reader.done:
-            filled = link.recv_into(buffer)
-            with contextlib.suppress(BlockingIOError):  # the more messages are decoded together, the less each costs
-                while filled <= _BUFFER - _MOST_READ:
-                    filled += link.recv_into(buffer[filled:], 0, socket.MSG_DONTWAIT)
-            reader.feed(buffer[:filled])
+    link.send(message)
+    buffer = np.empty(_BUFFER, np.uint8).data
+    while not reader.done:
+        filled = link.recv_into(buffer)
+        with contextlib.suppress(BlockingIOError):  # the more messages are decoded together, the less each costs
+            while filled <= _BUFFER - _MOST_READ:
+                filled += link.recv_into(buffer[filled:], 0, socket.MSG_DONTWAIT)
+        reader.feed(buffer[:filled])
     return reader.table()
 
 
-def _proc_table() -> SocketTable:
+def _proc_table(pid: int | None = None) -> SocketTable:
+    """From /proc/net/tcp and tcp6, or those of the namespace of *pid*, which need no privilege for processes of one's own."""
+    folder = Path("/proc/net" if pid is None else f"/proc/{pid}/net")
     rows: list[SocketTable] = []
     problem: OSError | None = None
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         try:
-            text = Path("/proc/net", name).read_text(encoding="ascii")
+            text = (folder / name).read_text(encoding="ascii")
         except OSError as error:
             problem = error
             continue
@@ -216,6 +238,47 @@ class EndedSockets:
 
     def close(self) -> None:
         """Stop listening."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+class NamespaceSockets:
+    """The TCP sockets of another network namespace of this host, that of *pid*, as a container has one.
+
+    It is entered once, by a thread that does nothing else (setns(2), which needs CAP_SYS_ADMIN there); without that leave its
+    sockets are read from /proc, without byte counters.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.ended = EndedSockets()
+        self.ended.close()  # of this namespace
+        self._link: socket.socket | None = None
+        entering = threading.Thread(target=self._enter, name="namespace")
+        entering.start()
+        entering.join()
+
+    def _enter(self) -> None:
+        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/ns/net", "rb") as file:
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET) == 0:
+                self._link, self.ended = _netlink(), EndedSockets()
+
+    def dump(self, ports: Iterable[int] = ()) -> SocketTable:
+        """As `dump_table`; empty once nobody lives there any more."""
+        try:
+            if self._link is not None:
+                return joined(_dump(family, tuple(ports), self._link) for family in (socket.AF_INET, socket.AF_INET6))
+        except (OSError, SockDiagError):
+            self.close()
+        try:
+            return _proc_table(self.pid)
+        except CannotError:
+            return empty_table(0)
+
+    def close(self) -> None:
+        """Leave it."""
+        self.ended.close()
         if self._link is not None:
             self._link.close()
             self._link = None
