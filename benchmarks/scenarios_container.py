@@ -57,18 +57,18 @@ def boxed(
     x, r, e = bench.free_ports(3)
     with box() as (name, far, _):
         inside = ["ip", "netns", "exec", name]
-        (folder / "settings.json").write_text(json.dumps({"listen": r, "host": "0.0.0.0", "to": e, **router}))  # noqa: S104 in a namespace of its own
+        (folder / "settings.json").write_text(json.dumps({"listen": r, "host": "0.0.0.0", "to": e, **router}))
         proxy = [PY, "-m", "vindicate", "rehearse", "proxy", "--listen", f"127.0.0.1:{x}", "--upstream"]
         far_engine = [*inside, PY, str(FAKES / "engine.py"), "--port", str(e), "--lifetime", "90", "--host"]
         if published:
             commands = {
-                "engine": [*far_engine, "0.0.0.0", *engine],  # noqa: S104 in a namespace of its own
+                "engine": [*far_engine, "0.0.0.0", *engine],
                 "forwarder": [PY, str(FAKES / "forwarder.py"), str(r), far, str(e)],
                 "proxy": [*proxy, f"http://127.0.0.1:{r}", *scenario.proxy],
             }
         else:
             commands = {
-                "engine": [*far_engine, "0.0.0.0", *engine],  # noqa: S104 in a namespace of its own
+                "engine": [*far_engine, "0.0.0.0", *engine],
                 "router": [*inside, PY, str(FAKES / "passer.py"), "--config", str(folder / "settings.json")],
                 "proxy": [*proxy, f"http://{far}:{r}", *scenario.proxy],
             }

@@ -222,7 +222,12 @@ async def main(settings):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*settings["tls"])
     server = await asyncio.start_server(
-        relay.connection, settings.get("host", "127.0.0.1"), settings.get("listen", 0), backlog=1024, limit=1 << 22, ssl=context
+        relay.connection,
+        settings.get("host", "127.0.0.1"),
+        settings.get("listen", 0),
+        backlog=1024,
+        limit=1 << 22,
+        ssl=context,
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -114,7 +114,7 @@ def chain_of(capture: Capture) -> Chain:
         clients=clients,
         order=_top_down(services, capture.entry),
         owner_of=owner_of,
-        hosts=frozenset(c.local.host for c in capture.connections)
+        hosts=frozenset(c.local.host for c in capture.connections if "%" not in c.local.host)
         - {one.host for seen in services.values() for one in seen.inside},
         ports=_ports(capture, services, owner_of),
         forwarders={

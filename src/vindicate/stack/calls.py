@@ -1,11 +1,14 @@
-"""The sockets of this host, looked at now and again → who listens where, and whom every process calls."""
+"""The sockets of this host, looked at now and again → who listens where, and whom every process calls; in containers too."""
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vindicate.record.observation import Address
-from vindicate.stack.sockets import InodeOwners, RawSocket, dump_sockets
+from vindicate.stack.namespaces import addresses_in, namespace_of, process_at
+from vindicate.stack.process import is_local
+from vindicate.stack.sockets import InodeOwners, NamespaceSockets, RawSocket, dump_sockets, raw_sockets
 
 __all__ = ["HostCalls", "Listening"]
 
@@ -28,14 +31,42 @@ class Listening:
         return any(one == "::" or (":" in one) == (":" in host) for one in self.hosts)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A network namespace of its own, and the address by which it is called from outside."""
+
+    sockets: NamespaceSockets
+    owners: InodeOwners
+    host: str
+    addresses: frozenset[str]
+
+
 class HostCalls:
-    """What `look` has seen so far: listeners as of the last look, calls of all looks."""
+    """What `look` has seen so far: listeners as of the last look, calls of all looks.
+
+    *inside* holds the listeners in those namespaces that were `follow`ed, by an address of theirs.
+    """
 
     def __init__(self) -> None:
         self.owners = InodeOwners(full_every_s=0.3)
         self.sockets: list[RawSocket] = []
         self.listening: dict[int, Listening] = {}
         self.by_pid: dict[int, set[Address]] = {}
+        self.inside: dict[Address, Listening] = {}
+        self._places: dict[int, _Place] = {}
+
+    def follow(self, host: str) -> None:
+        """Look from now on, and at once, also into the namespace of this host that has the address *host*, if one has."""
+        pid = None if is_local(host) else process_at(host)
+        number = namespace_of(pid) if pid is not None else None
+        if pid is not None and number is not None and number not in self._places:
+            self._places[number] = _Place(NamespaceSockets(pid), InodeOwners(0.3), host, addresses_in(pid))
+            self._look_inside(self._places[number])
+
+    def close(self) -> None:
+        """Leave the namespaces that were followed."""
+        for place in self._places.values():
+            place.sockets.close()
 
     def look(self) -> None:
         """Note who listens and who calls whom right now.
@@ -55,8 +86,27 @@ class HostCalls:
                     known.hidden if pids else (*known.hidden, one.uid),
                 )
         for one in self.outgoing():
-            for pid in self.owners[one.inode]:
-                self.by_pid.setdefault(pid, set()).add(one.remote)
+            self._note_call(self.owners[one.inode], one.remote)
+        for place in self._places.values():
+            self._look_inside(place)
+
+    def _look_inside(self, place: _Place) -> None:
+        """As `look`; a call over the loopback there goes to the namespace's own address."""
+        sockets = raw_sockets(place.sockets.dump())
+        place.owners.resolve(one.inode for one in sockets if one.state == "LISTEN" or one.state in _OUTGOING)
+        listening = {one.local.port: place.owners[one.inode] for one in sockets if one.state == "LISTEN"}
+        for port, pids in listening.items():
+            for host in place.addresses:
+                self.inside[Address(host, port)] = Listening((host,), pids)
+        for one in sockets:
+            if one.state in _OUTGOING and one.local.port not in listening:
+                own = one.remote.host == "::1" or one.remote.host.startswith("127.")
+                remote = Address(place.host, one.remote.port) if own else one.remote
+                self._note_call(place.owners[one.inode], remote)
+
+    def _note_call(self, pids: Iterable[int], remote: Address) -> None:
+        for pid in pids:
+            self.by_pid.setdefault(pid, set()).add(remote)
 
     def outgoing(self) -> list[RawSocket]:
         """Connections of the last look, from the end that opened them."""
@@ -65,6 +115,13 @@ class HostCalls:
     def holders(self, port: int) -> tuple[int, ...]:
         """The processes that listen at *port*."""
         heard = self.listening.get(port)
+        return heard.pids if heard is not None else ()
+
+    def holders_at(self, address: Address) -> tuple[int, ...]:
+        """The processes that listen at *address*, on this host or in a namespace that is followed."""
+        if is_local(address.host):
+            return self.holders(address.port)
+        heard = self.inside.get(address)
         return heard.pids if heard is not None else ()
 
     def clients(self) -> Counter[int]:

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from vindicate.errors import MisuseError
 from vindicate.record.observation import Address
-from vindicate.stack.ask import ask, speaks_plain
+from vindicate.stack.ask import ask
 from vindicate.stack.calls import HostCalls
+from vindicate.stack.entry import checked_url, refuse_plain
 from vindicate.stack.flowing import flowing_from
 from vindicate.stack.model import Service, Stack
 from vindicate.stack.named import (
@@ -26,6 +27,7 @@ from vindicate.stack.named import (
     named_in,
     named_in_environment,
 )
+from vindicate.stack.namespaces import container_name
 from vindicate.stack.passed_on import passed_on
 from vindicate.stack.process import is_local, process_tree
 from vindicate.stack.roles import Node, Part, belongs, parts_of, reached, relays
@@ -69,26 +71,8 @@ def discover(url: str | None) -> Stack:
 
 def search(url: str | None) -> Found:
     """As `discover`, with the reasons."""
-    root = None if url is None else _checked(url)
+    root = None if url is None else checked_url(url)
     return asyncio.run(_Search().run(root))
-
-
-def _checked(url: str) -> str:
-    remedy = "try: vindicate diagnose http://127.0.0.1:4000"
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        named = "://" in url or parts.port is not None  # a bare word is more likely a slip than a host
-        good = named and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError as error:
-        raise MisuseError(f"{url!r} is no URL: {error}", remedy=remedy) from error
-    if not good or any(sign.isspace() for sign in url):
-        raise MisuseError(f"{url!r} is no URL of a service; expected http://HOST:PORT", remedy=remedy)
-    if "@" in parts.netloc:
-        raise MisuseError(
-            "the URL holds a login or password", remedy="name its variable as api_key_env in a stack file instead"
-        )
-    base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-    return base.removesuffix("/chat/completions").removesuffix("/v1")
 
 
 class _Search:
@@ -97,7 +81,7 @@ class _Search:
     def __init__(self) -> None:
         self.calls = HostCalls()
         self.nodes: dict[str, Node] = {}
-        self.trees: dict[int, tuple[int, ...]] = {}
+        self.trees: dict[str, tuple[int, ...]] = {}
         self.passed: dict[str, set[Address]] = {}
         self.flowing: dict[str, set[Address]] = {}
         self.others: list[Node] = []
@@ -107,11 +91,17 @@ class _Search:
         await asyncio.to_thread(self.calls.look)
         if url is None:
             url = await self.find_entry()
+        try:
+            return await self.follow(url)
+        finally:
+            self.calls.close()
+
+    async def follow(self, url: str) -> Found:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         entry = self.local_node(port, url) if is_local(host) else self.remote_node(Address(host, port), url)
         if parts.scheme == "https":
-            await _refuse_plain(url)
+            await refuse_plain(url)
         todo, done = [entry], list[Node]()
         while todo and len(done) < _MAX_NODES:
             await self.ask_level(todo)
@@ -147,13 +137,19 @@ class _Search:
     def remote_node(self, address: Address, url: str | None = None) -> Node:
         host = f"[{address.host}]" if ":" in address.host else address.host
         key = f"{address.host}:{address.port}"
-        return self.nodes.setdefault(key, Node(url or f"http://{host}:{address.port}", address.port, (), remote=True))
+        if key not in self.nodes:
+            self.calls.follow(address.host)  # it may be in a container of this host
+            pids = self.calls.holders_at(address)
+            self.nodes[key] = Node(url or f"http://{host}:{address.port}", address.port, pids, remote=True)
+            if pids and (name := container_name(pids[0])):
+                self.notes.append(f"{key} is in the container {name}")
+        return self.nodes[key]
 
     def tree(self, node: Node) -> tuple[int, ...]:
         """The processes of *node* and their children, seen once."""
-        if node.port not in self.trees:
-            self.trees[node.port] = process_tree(node.pids) if not node.remote else ()
-        return self.trees[node.port]
+        if node.key not in self.trees:
+            self.trees[node.key] = process_tree(node.pids)
+        return self.trees[node.key]
 
     # ---- the chain, level by level -------------------------------------------------------------------------------
 
@@ -212,7 +208,7 @@ class _Search:
         found: list[Node] = []
         chain_pids = {pid for node in done for pid in self.tree(node)}
         for node in level:
-            if node.remote:
+            if node.remote and not node.pids:
                 continue
             for below, why in self.called_by(node, chain_pids):
                 if below is not node:
@@ -238,7 +234,7 @@ class _Search:
         if found or not node.answers.llm:
             found += self.dead(named)
         # What an engine calls inside the chain is its peer (a KV link), not its upstream; a loop is no upstream either.
-        return [(one, why) for one, why in found if one.remote or not (set(one.pids) & chain_pids)]
+        return [(one, why) for one, why in found if not (set(one.pids) & chain_pids)]
 
     def weigh(self, node: Node, named: list[Named]) -> list[tuple[Node, str]]:
         """Of all that *node* names or calls, the upstreams."""
@@ -252,7 +248,9 @@ class _Search:
         addresses |= {_key(one.host, one.port): one for one in (*called, *self.passed.get(node.key, ()))}
         for key, address in sorted(addresses.items()):
             local = is_local(address.host)
-            holders = set(self.calls.holders(address.port)) if local else set[int]()
+            if not local:
+                self.calls.follow(address.host)
+            holders = set(self.calls.holders_at(address))
             if address.port in _NOT_HTTP or holders & own or (local and address.port not in self.calls.listening):
                 continue
             said = names.get(key)
@@ -382,19 +380,6 @@ class _Search:
         stack = Stack(name="discovered", entry=entry.name, services=services, others=others, notes=(*self.notes,))
         names = {key: node.name for key, node in kept.items()}
         return Found(stack, {names[key]: part for key, part in parts.items()}, {n.name: n for n in kept.values()})
-
-
-async def _refuse_plain(url: str) -> None:
-    """A port that speaks plain HTTP is called with http.
-
-    Raises:
-        MisuseError: It does.
-    """
-    if await speaks_plain(url):
-        plain = "http" + url.removeprefix("https")
-        raise MisuseError(
-            f"{url}: the TLS handshake fails, and plain HTTP is spoken there", remedy=f"try: vindicate diagnose {plain}"
-        )
 
 
 def _key(host: str, port: int) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -115,12 +116,21 @@ def _identity(argv: list[str]) -> str:
 def named_by(pid: int) -> list[Named]:
     """What its command line names, and the configuration file that it names."""
     argv = argv_of(pid)
-    found = []
+    found = _published(argv)
     for option, text in _options(argv):
         found += _addresses(option, text, plain=bool(option))
         if _CONFIG.fullmatch(option) and text != option:
             found += _in_file(pid, text)
     return found
+
+
+def _published(argv: list[str]) -> list[Named]:
+    """Where docker's own forwarder sends what comes to a published port (`docker-proxy -container-ip … -container-port …`)."""
+    if not argv or argv[0].rpartition("/")[2] != "docker-proxy":
+        return []
+    said = dict(pairwise(argv))
+    host, port = said.get("-container-ip", ""), said.get("-container-port", "")
+    return [Named(host, int(port), "-container-ip", upstream=True)] if host and port.isdigit() else []
 
 
 def named_in(urls: Iterable[str], by: str) -> list[Named]:

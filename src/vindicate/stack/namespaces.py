@@ -12,10 +12,10 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["addresses_in", "container_name", "foreign_namespaces", "namespace_of", "process_at"]
+__all__ = ["addresses_in", "container_name", "foreign_namespaces", "name_in", "namespace_of", "process_at"]
 
 _LOCAL = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
-_CONTAINER_ID = re.compile(r"(?:docker|libpod|cri-containerd|crio|containerd)?[-/:]?([0-9a-f]{64})(?:\.scope)?")
+_CONTAINER_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _DOCKER = Path("/var/lib/docker/containers")
 
 
@@ -59,13 +59,18 @@ def container_name(pid: int) -> str | None:
     The id stands in the process's control group. Its name is read from docker's own file, where that may be read.
     """
     try:
-        found = _CONTAINER_ID.search(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace"))
+        return name_in(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
+
+
+def name_in(cgroup: str) -> str | None:
+    """The container that a control group, as /proc/PID/cgroup says it, belongs to."""
+    found = _CONTAINER_ID.search(cgroup)
     if found is None:
         return None
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        said = json.loads((_DOCKER / found[1] / "config.v2.json").read_bytes()).get("Name")
+        said = json.loads((_DOCKER / found[0] / "config.v2.json").read_bytes()).get("Name")
         if isinstance(said, str) and said.strip("/"):
             return said.strip("/")[:60]
-    return found[1][:12]
+    return found[0][:12]
