@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ from vindicate.cli.option import (
 from vindicate.errors import CannotError, MisuseError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from vindicate.record.diagnosis import Diagnosis
     from vindicate.record.observation import Capture
     from vindicate.stack.model import Stack
@@ -87,6 +90,14 @@ class TokenBudget(click.ParamType[int]):
     help="Judge a recording; give it once for each host.",
 )
 @click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="USER@NAME",
+    help="Look from another host too, over ssh; nothing is installed there. May be given several times.",
+)
+@click.option("--ssh", default="ssh", show_default=True, metavar="COMMAND", help="How --host is reached.")
+@click.option(
     "--list-mechanisms",
     is_flag=True,
     help="List what can be named: how it looks, what it is confused with, what to do.",
@@ -106,6 +117,8 @@ def diagnose(
     save: bool,
     out_file: Path | None,
     replay_files: tuple[Path, ...],
+    hosts: tuple[str, ...],
+    ssh: str,
     list_mechanisms: bool,
     as_json: bool,
 ) -> int:
@@ -134,6 +147,8 @@ def diagnose(
 
         Ledger.open(ledger_file(ledger_path, stack_file)).close()  # said now rather than after the window
     began = time.monotonic()
+    if hosts and replay_files:
+        raise MisuseError("--host looks now, and --replay judges what was recorded", remedy="leave one of them out")
     if replay_files:  # --replay a.json b.json: what follows the first file are files too
         capture = _replayed((*replay_files, *(Path(word) for word in words)))
     else:
@@ -148,7 +163,8 @@ def diagnose(
             )
         stack = _stack(url, stack_file)
         _check_running(client_pids)
-        capture = _recorded(stack, window_s, 0 if no_probe else probe_budget, client_pids)
+        with _afar(stack, hosts, ssh, window_s) as joined:
+            capture = joined(_recorded(stack, window_s, 0 if no_probe else probe_budget, client_pids))
         capture = replace(capture, blind=(*stack.notes, *capture.blind))
         if stack.others:
             urls = ", ".join(stack.others)
@@ -226,6 +242,36 @@ def _recorded(stack: "Stack", window_s: float, budget: int, client_pids: tuple[i
     finally:
         if sys.stderr.isatty():
             print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _afar(
+    stack: "Stack", hosts: tuple[str, ...], ssh: str, window_s: float
+) -> "Iterator[Callable[[Capture], Capture]]":
+    """Looks from *hosts* as long as the block runs; what it yields joins their sight with ours."""
+    if not hosts:
+        yield lambda own: own
+        return
+    from vindicate.diagnose.join import join_captures
+    from vindicate.observe.afar import LATE_S, Afar, seen_from_afar
+
+    ports = [service.port for service in stack.services.values()]
+    eyes = [Afar(name, ssh=ssh, window_s=window_s, ports=ports) for name in dict.fromkeys(hosts)]
+
+    def joined(own: "Capture") -> "Capture":
+        until = time.monotonic() + LATE_S
+        for eye in eyes:
+            eye.wait(until)
+        whole = join_captures(seen_from_afar(own, eyes))
+        return replace(whole, blind=tuple(line.removeprefix(f"{own.host}: ") for line in whole.blind))
+
+    try:
+        for eye in eyes:
+            eye.start()
+        yield joined
+    finally:
+        for eye in eyes:
+            eye.wait(0.0)
 
 
 def _replayed(files: tuple[Path, ...]) -> "Capture":

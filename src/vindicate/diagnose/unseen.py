@@ -20,7 +20,7 @@ def blind_spots(scene: Scene) -> Iterator[str]:
         if name in said:
             continue
         if service.remote:
-            yield f"{name} is on another host: only this host's side of its connections is seen; capture there too and replay both"
+            yield f"{name} is on another host: only this host's side of its connections is seen; look from there too with --host user@NAME, or capture there and replay both"
         elif not service.pids and any(link.is_open for link in scene.account.nodes[name].down):
             yield f"the processes of {name} could not be seen, so its own connections are guessed; run as its user or as root"
         if name in scene.leaves and scene.progress[name].work == "unknown" and not scene.progress[name].gauges:

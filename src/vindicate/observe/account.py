@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vindicate.observe.history import History, Seen, rows_of, thin
 from vindicate.record.observation import Address, Connection, Listener
 from vindicate.stack.http import OwnSockets
-from vindicate.stack.sockets import EndedSockets, InodeOwners, NamespaceSockets, dump_table
+from vindicate.stack.sockets import EndedSockets, InodeOwners, dump_table
 from vindicate.wire.sockdiag import (
     LISTEN,
     STATES,
@@ -23,7 +23,7 @@ from vindicate.wire.sockdiag import (
     picked,
 )
 
-__all__ = ["SocketAccount", "settle_fin"]
+__all__ = ["SocketAccount", "Source", "settle_fin"]
 
 _CLOSE = STATES.index("CLOSE")  # a socket that the kernel has just destroyed
 _MAX_CONNECTIONS = 40_000
@@ -35,6 +35,17 @@ _Mask = npt.NDArray[np.bool_]
 _Numbers = npt.NDArray[np.int64]
 
 _BOOK = np.dtype([("alive", "?"), ("last_look", "i8"), ("inode", "i8")])
+
+
+class Source(Protocol):
+    """Where sockets are told of that are not those of our own namespace."""
+
+    @property
+    def ended(self) -> EndedSockets:
+        """Notices of those that end."""
+
+    def dump(self, ports: Iterable[int] = ()) -> SocketTable:
+        """All of them, or those that touch one of *ports*."""
 
 
 @dataclass(slots=True)
@@ -62,7 +73,7 @@ class SocketAccount:
     On a host with many sockets of others the kernel is asked for those of the chain's ports only, and once a second for
     all, to find what else the chain's processes hold; the ports of that are asked for from then on.
 
-    With *inside* all that is said is said of that network namespace.
+    With *inside* all that is said is said of that network namespace, or that other host, whose *owners* are given then.
     """
 
     def __init__(
@@ -72,14 +83,15 @@ class SocketAccount:
         *,
         own: OwnSockets,
         started: float | None = None,
-        inside: NamespaceSockets | None = None,
+        inside: Source | None = None,
+        owners: InodeOwners | None = None,
     ) -> None:
         self.ports = frozenset(ports)
         self._is_port = _ports_mask(self.ports)
         self.pids = pids
         self.own = own
         self.started = time.monotonic() if started is None else started
-        self.owners = InodeOwners()
+        self.owners = InodeOwners() if owners is None else owners
         self.ended = EndedSockets() if inside is None else inside.ended
         self._dump = dump_table if inside is None else inside.dump
         self.n_looks = 0
@@ -109,8 +121,8 @@ class SocketAccount:
         self._n_strangers = 0
         self._last_all_s = float("-inf")
 
-    def look(self) -> None:
-        """Dump the sockets once and note what belongs to the chain.
+    def look(self, t_s: float | None = None) -> None:
+        """Dump the sockets once and note what belongs to the chain; *t_s*: when that was, where it was not now.
 
         Raises:
             CannotError: The sockets of this host cannot be read.
@@ -119,7 +131,7 @@ class SocketAccount:
             One kernel dump, and some array operations over its rows; microseconds for each connection that is new or ends.
         """
         begun = time.thread_time()
-        t_s = round(time.monotonic() - self.started, 4)
+        t_s = round(time.monotonic() - self.started, 4) if t_s is None else t_s
         ended = self.ended.drain()
         self.n_looks += 1
         self._times_s.append(t_s)

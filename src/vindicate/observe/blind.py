@@ -59,7 +59,7 @@ def _of_service(capture: Capture, service: SeenService) -> list[str]:
     if service.remote:
         spots.append(
             f"{service.name} is on another host: its sockets and processes were not seen; "
-            "run there too: vindicate diagnose capture --out FILE"
+            "look from there too: --host user@NAME, or vindicate diagnose capture --out FILE there"
         )
     elif _hidden(capture, service):
         spots.append(

@@ -40,6 +40,7 @@ __all__ = [
     "dump_table",
     "has_sock_diag",
     "raw_sockets",
+    "table_of_proc",
 ]
 
 _NETLINK_SOCK_DIAG = 4
@@ -128,20 +129,29 @@ def _ask(message: bytes, link: socket.socket) -> SocketTable:
 def _proc_table(pid: int | None = None) -> SocketTable:
     """From /proc/net/tcp and tcp6, or those of the namespace of *pid*, which need no privilege for processes of one's own."""
     folder = Path("/proc/net" if pid is None else f"/proc/{pid}/net")
-    rows: list[SocketTable] = []
+    texts: list[str] = []
     problem: OSError | None = None
-    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+    for name in ("tcp", "tcp6"):
         try:
-            text = (folder / name).read_text(encoding="ascii")
+            texts.append((folder / name).read_text(encoding="ascii"))
         except OSError as error:
             problem = error
-            continue
-        rows.extend(_proc_row(line.split(), family) for line in text.splitlines()[1:])
-    if not rows and problem is not None:
+            texts.append("")
+    if not any(texts) and problem is not None:
         raise CannotError(
             f"the sockets of this host cannot be read: {problem}", remedy="vindicate diagnose needs Linux with /proc"
         ) from problem
-    return joined(rows)
+    return table_of_proc(*texts)
+
+
+def table_of_proc(tcp: str, tcp6: str) -> SocketTable:
+    """The table that /proc/net/tcp and tcp6, as text, give; without byte counters.
+
+    Raises:
+        ValueError: It is no such text.
+    """
+    texts = ((tcp, socket.AF_INET), (tcp6, socket.AF_INET6))
+    return joined([_proc_row(line.split(), family) for text, family in texts for line in text.splitlines()[1:]])
 
 
 def _proc_row(words: list[str], family: int) -> SocketTable:
