@@ -114,9 +114,13 @@ def links_of(connections: Iterable[Connection], chain: Chain, end: float) -> Ite
         owner = next((chain.owner_of[pid] for pid in c.pids if pid in chain.owner_of), None)
         local, remote = chain.callee_at(c.local), chain.callee_at(c.remote)
         if local is not None and (owner in (local, None) or remote is None):
-            server_side[c.local, c.remote] = c
+            side, key = server_side, (c.local, c.remote)
         elif remote is not None or owner in chain.services:
-            client_side[c.remote, c.local] = c
+            side, key = client_side, (c.remote, c.local)
+        else:
+            continue
+        if owner is not None or key not in side:  # two captures may hold one end, and only one of them its process
+            side[key] = c
     for key in dict.fromkeys([*server_side, *client_side]):
         server, client = server_side.get(key), client_side.get(key)
         callee = chain.callee_at(key[0]) or f"{key[0].host}:{key[0].port}"

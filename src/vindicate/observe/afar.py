@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib import resources
+from pathlib import Path
 from typing import IO, Any
 
 from vindicate.errors import MisuseError
@@ -25,6 +26,7 @@ from vindicate.observe.capture_file import without_secrets
 from vindicate.record.observation import Address, Capture, Listener, ProcessFacts, ProcessSample
 from vindicate.redact import redact_text
 from vindicate.stack.http import OwnSockets
+from vindicate.stack.namespaces import namespace_of
 from vindicate.stack.sockets import EndedSockets, InodeOwners, table_of_proc
 from vindicate.wire.sockdiag import AF_INET, AF_INET6, DumpReader, SockDiagError, SocketTable, joined, request
 
@@ -159,6 +161,9 @@ def seen_from_afar(own: Capture, hosts: Sequence[Afar]) -> tuple[Capture, ...]:
                 f"{host.name} could not be looked at: {host.problem}; try: {shlex.join(host.command[:-1])} python3 -V"
             )
             continue
+        if _hello(host).get("hello") == _here():
+            blind.append(f"{host.name} is this host itself: it was seen from here already")
+            continue
         told.append(_capture_of(host, own, ours, began))
     seen = {one.name for capture in told for one in capture.services if not one.remote}
     kept = tuple(line for line in own.blind if not any(line.startswith(f"{name} is on another host") for name in seen))
@@ -168,7 +173,7 @@ def seen_from_afar(own: Capture, hosts: Sequence[Afar]) -> tuple[Capture, ...]:
 def _capture_of(host: Afar, own: Capture, ours: OwnSockets, began: float) -> Capture:
     """One host's own capture."""
     offset = min(at - float(line["t"]) for at, line in host.lines if isinstance(line.get("t"), int | float))
-    hello = next((line for _, line in host.lines if "hello" in line), {})
+    hello = _hello(host)
     addresses = set(hello.get("addresses", ()))
     source, owners = _Told(), _ToldOwners()
     source.ended.close()  # of this host
@@ -220,6 +225,18 @@ def _capture_of(host: Afar, own: Capture, ours: OwnSockets, began: float) -> Cap
             n_looks=account.n_looks,
         )
     )
+
+
+def _here() -> str:
+    """What this host says of itself in the same way."""
+    with contextlib.suppress(OSError):
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()}/{namespace_of('self')}"
+    return "unknown"
+
+
+def _hello(host: Afar) -> dict[str, Any]:
+    """What it said of itself at first."""
+    return next((line for _, line in host.lines if "hello" in line), {})
 
 
 def _table(line: Mapping[str, Any]) -> SocketTable | None:

@@ -1,7 +1,7 @@
 """What runs on another host: looks at its sockets and processes, and prints one line of JSON for each look.
 
-Standard library alone, Python 3.6 and later; it is sent as text to ``python3 -``, behind one line that sets TOLD, and is
-imported by nothing. It writes no file, opens no port, and ends with its window, or when nobody reads what it says.
+Standard library alone, Python 3.6 and later; it is sent as text to ``python3 -``, behind one line that sets TOLD; without
+that line it does nothing. It writes no file, opens no port, and ends with its window, or when nobody reads what it says.
 """
 
 import base64
@@ -111,6 +111,15 @@ def addresses():
     return sorted(set(found))
 
 
+def place():
+    """What no other host has, nor another network namespace of this one."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip() + "/" + str(os.stat("/proc/self/ns/net").st_ino)
+    except OSError:
+        return ""
+
+
 def say(line):
     """One line, at once."""
     sys.stdout.write(json.dumps(line) + "\n")
@@ -136,7 +145,7 @@ def main():
     """Look until the window is over."""
     signal.alarm(int(TOLD["window_s"]) + 8)
     hz = os.sysconf("SC_CLK_TCK")
-    say({"hello": True, "t": time.monotonic(), "order": sys.byteorder, "addresses": addresses(), "hz": hz})
+    say({"hello": place(), "t": time.monotonic(), "order": sys.byteorder, "addresses": addresses(), "hz": hz})
     stop, known, held, seen_at = time.monotonic() + TOLD["window_s"], set(), set(), 0.0
     while time.monotonic() < stop:
         begun = time.monotonic()

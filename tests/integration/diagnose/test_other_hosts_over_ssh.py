@@ -151,6 +151,14 @@ def test_an_ssh_that_is_not_there_is_named():
         Afar("x", ssh="no-such-ssh", window_s=1.0, ports=[]).start()
 
 
+def test_this_host_itself_is_not_looked_at_twice(tmp_path):
+    far = Afar("x", ssh=ssh_in(tmp_path, first='exec sh -c "exec $*"'), window_s=0.5, ports=[1])
+    far.start()
+    far.wait(time.monotonic() + 10.0)
+    (alone,) = seen_from_afar(_empty_capture(), [far])
+    assert alone.blind == ("x is this host itself: it was seen from here already",)
+
+
 def test_interrupted_it_leaves_nothing_running_over_there(tmp_path):
     ssh = ssh_in(tmp_path, first='exec sh -c "exec $*"')  # "there" is here
     command = [sys.executable, "-m", "vindicate", "diagnose", "http://127.0.0.1:9", "--host", "x", "--ssh", ssh]
