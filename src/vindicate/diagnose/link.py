@@ -6,14 +6,14 @@ is open and silent is most often an idle one that is kept alive.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
 from vindicate.diagnose.chain import Chain
 from vindicate.record.observation import Address, Connection, SocketSample
 
-__all__ = ["ANSWER_BYTES", "Link", "LinkState", "links_of", "sent_at"]
+__all__ = ["ANSWER_BYTES", "Link", "LinkState", "before_asks", "links_of", "sent_at"]
 
 LinkState = Literal[
     "owed", "moving", "uploading", "young", "open", "unused", "connecting", "abandoned", "ended", "closed"
@@ -132,6 +132,24 @@ def links_of(connections: Iterable[Connection], chain: Chain, end: float) -> Ite
             if owner is None and client.pids:
                 owner = f"pid {client.pids[0]}"
         yield _link(server, client, owner, callee, end)
+
+
+def before_asks(link: Link) -> Link | None:
+    """*link* as it stood before the first request on it in the window: what was left of an earlier exchange is covered by the next.
+
+    ``None`` when no request came, or it was not there before.
+    """
+    cut = link.asks[0][0] if link.asks else 0.0
+    server, client = (_until(c, cut) for c in (link.server, link.client))
+    if cut <= 0 or (server is None and client is None):
+        return None
+    earlier = _link(server, client, link.caller, link.callee, cut)
+    return earlier if earlier.request > 0 else None
+
+
+def _until(connection: Connection | None, t_s: float) -> Connection | None:
+    looks = tuple(look for look in connection.samples if look.t_s < t_s) if connection is not None else ()
+    return replace(connection, samples=looks, closed=False) if connection is not None and looks else None
 
 
 def _is_second_half(

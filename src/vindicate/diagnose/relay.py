@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from vindicate.diagnose.account import NodeAccount
 from vindicate.diagnose.hold import hold_mechanism, upstream_seen
 from vindicate.diagnose.ladder import fault_class
-from vindicate.diagnose.link import ANSWER_BYTES, Link, sent_at
+from vindicate.diagnose.link import ANSWER_BYTES, Link, before_asks, sent_at
 from vindicate.diagnose.rule import Against, Clue, Scene, count
 from vindicate.record.observation import ProbeResult
 
@@ -195,17 +195,18 @@ def _kept_back(scene: Scene, node: NodeAccount, mechanism: str | None) -> Iterat
 def _stopped_early(node: NodeAccount) -> list[tuple[Link, Link]]:
     """Streams that went out for a while and stopped, while upstream every stream that may be theirs came on for 1 s or more.
 
-    A stream whose upstream exchange cannot be told apart from one that ended with it, or whose upstream connection took
-    a new request since, is left out: it may have been passed on whole.
+    A stream whose upstream exchange cannot be told apart from one that ended with it is left out: it may have been passed
+    on whole. An upstream connection that took a new request since is taken as it was before that.
     """
     found: list[tuple[Link, Link]] = []
+    ups = [*node.up, *(earlier for up in node.up if (earlier := before_asks(up)) is not None)]
     for down in node.down_in("open"):
         if down.asked_at is None or down.answered_at is None or down.answered_at - down.asked_at < 0.2:
             continue
         if down.unread_response > 0 or down.unsent_response > 0:
             continue  # its reader does not take it: that stops the best of relays
         start, stop = down.asked_at - 0.05, down.answered_at
-        theirs = [up for up in node.up if any(start <= t <= stop for t in sent_at(up))]
+        theirs = [up for up in ups if any(start <= t <= stop for t in sent_at(up))]
         if not theirs or any(
             up.asked_at is None or up.asked_at > stop or (up.answered_at or 0.0) < stop + 1.0 for up in theirs
         ):

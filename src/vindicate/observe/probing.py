@@ -66,19 +66,14 @@ class Probing:
                 "what a vLLM may be asked without its router is not to be seen from its command line"
             )
         again = self._repeats(whole, self.tokens - 2 * len(chosen))
-        entry = self.stack.service(self.stack.entry)
-        n_entry = min(_ENTRY_AGAIN if entry.upstream else 0, max(0, self.tokens - 2 * len(chosen) - len(again)))
         # Half of them may be sent once more. Prefill alone has but one token to give.
         short = [target for target in chosen if target.service.role == "prefill"]
         full = len(chosen) - len(short)
-        each = max(1, min(8, (self.tokens - len(again) - n_entry - 2 * len(short)) // max(1, full + -(-full // 2))))
-        self.left = self.tokens - len(again) - n_entry
+        each = max(1, min(8, (self.tokens - len(again) - 2 * len(short)) // max(1, full + -(-full // 2))))
+        self.left = self.tokens - len(again)
         self.busy = True
         await asyncio.gather(
-            *(
-                self._probe_one(target, 1 if target in short else each, n_entry if target.service is entry else 0)
-                for target in chosen
-            ),
+            *(self._probe_one(target, 1 if target in short else each) for target in chosen),
             self._interleave(again),
         )
         self.busy = False
@@ -102,8 +97,8 @@ class Probing:
 
         await asyncio.gather(*(one(number, target) for number, target in enumerate(again)))
 
-    async def _probe_one(self, target: Target | Pair, max_tokens: int, more: int) -> None:
-        """Send one; again when it failed quickly, or *more* of one token when it came back whole and soon: nobody is held up by them."""
+    async def _probe_one(self, target: Target | Pair, max_tokens: int) -> None:
+        """Send one; once more when it failed quickly. One that came back whole and soon from the entry is followed by small ones."""
         deadline_s = min(self.deadline_s, self._left_s())
         self.left -= max_tokens
         first = await self._send(target, max_tokens, deadline_s)
@@ -112,7 +107,16 @@ class Probing:
         if quick and self._left_s() >= _MIN_RETRY_S and self.left >= max_tokens:
             self.left -= max_tokens
             await self._send(target, max_tokens, min(self.deadline_s, self._left_s()))
-        if isinstance(target, Target) and first is not None and first.terminated and first.total_s <= _QUICK_S:
+        relay = target.service.name == self.stack.entry and bool(target.service.upstream)
+        if (
+            relay
+            and isinstance(target, Target)
+            and first is not None
+            and first.terminated
+            and first.total_s <= _QUICK_S
+        ):
+            more = max(0, min(_ENTRY_AGAIN, self.left))
+            self.left -= more
             await self._interleave([target] * more)
 
     def _left_s(self) -> float:

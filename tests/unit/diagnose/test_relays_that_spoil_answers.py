@@ -273,3 +273,17 @@ def test_an_engine_whose_whole_answers_only_lack_their_last_event_breaks_nothing
     scene = broken_off(Scenery(PLAIN), STARTS)
     cut_probe(cut_probe(scene, "proxy", 0.01, body_complete=True), "engine", 0.01, body_complete=True)
     assert convicted(scene)[0] == "undetermined"
+
+
+@pytest.mark.parametrize("used_again", [False, True])
+def test_what_came_for_a_stopped_stream_counts_also_where_its_connection_has_been_used_again_since(used_again):
+    """By a scrape or a probe of ours that passed through the relay, as a rule."""
+    scene = Scenery(PLAIN).figures("engine").probe("proxy").probe("engine")
+    for n in range(4):
+        since = 20.0 + n
+        scene.link("client", "proxy", {0.0: (500, 2700)}, before=(since, since - 0.5))
+        came = {0.0: (600, 13_900)} | ({4.0: (750, 13_900), 4.25: (750, 14_200)} if used_again else {})
+        scene.link("proxy", "engine", came, before=(since, since - 3.0))
+    diagnosis = judge(scene.capture())
+    assert (diagnosis.service, diagnosis.mechanism) == ("proxy", "proxy.drop_stream")
+    assert any("of 4 streams and stopped" in finding.text for finding in diagnosis.findings)
