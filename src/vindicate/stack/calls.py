@@ -8,10 +8,27 @@ from dataclasses import dataclass
 from vindicate.record.observation import Address
 from vindicate.stack.namespaces import addresses_in, namespace_of, process_at
 from vindicate.stack.process import is_local
-from vindicate.stack.sockets import InodeOwners, NamespaceSockets, RawSocket, dump_sockets, raw_sockets
+from vindicate.stack.sockets import (
+    InodeOwners,
+    NamespaceSockets,
+    RawSocket,
+    dump_sockets,
+    raw_sockets,
+)
+from vindicate.stack.unix import unix_connections
 
 __all__ = ["HostCalls", "Listening"]
 
+_OF_THE_SYSTEM = (
+    "/run/systemd/",
+    "/run/dbus/",
+    "/var/run/dbus/",
+    "/run/user/",
+    "/run/nscd/",
+    "/var/run/nscd/",
+    "/tmp/.X11-unix/",  # noqa: S108 compared, not opened
+    "/run/docker",
+)
 _OUTGOING = ("ESTABLISHED", "SYN_SENT", "CLOSE_WAIT")
 _ANY = ("0.0.0.0", "::")  # noqa: S104 compared, not bound
 
@@ -123,6 +140,20 @@ class HostCalls:
             return self.holders(address.port)
         heard = self.inside.get(address)
         return heard.pids if heard is not None else ()
+
+    def unix_calls(self, pids: set[int]) -> dict[str, tuple[int, ...]]:
+        """Paths of Unix sockets to which *pids* are connected right now, with the processes at the other end; those of the system left out."""
+        sockets = {one.inode: one for one in unix_connections()}
+        owners = InodeOwners()  # one search, at once
+        owners.resolve(sockets)
+        found: dict[str, tuple[int, ...]] = {}
+        for one in sockets.values():
+            peer = sockets.get(one.peer or 0)
+            if peer is None or one.name or not peer.name.startswith("/") or peer.name.startswith(_OF_THE_SYSTEM):
+                continue
+            if not pids.isdisjoint(owners[one.inode]) and pids.isdisjoint(owners[peer.inode]):
+                found[peer.name] = owners[peer.inode]
+        return found
 
     def clients(self) -> Counter[int]:
         """Established connections at each listening port, our own excepted."""

@@ -169,12 +169,8 @@ class _Search:
                 further = [await self.passed_by(self.local_node(one.port)) for one in self.listeners(passed)]
                 self.passed[node.key] = passed.difference(*further)
         riddles = [node for node in level if node.key not in self.flowing and self.is_riddle(node)]
-        for node, come in zip(
-            riddles,
-            await asyncio.gather(*(flowing_from(self.calls, node.port, set(self.tree(node))) for node in riddles)),
-            strict=True,
-        ):
-            self.flowing[node.key] = come
+        come = await asyncio.gather(*(flowing_from(self.calls, one.port, set(self.tree(one))) for one in riddles))
+        self.flowing |= {node.key: found for node, found in zip(riddles, come, strict=True)}
 
     def is_riddle(self, node: Node) -> bool:
         """Whether it calls somebody, is no engine, and nothing so far says which of them are its upstreams."""
@@ -231,10 +227,22 @@ class _Search:
             found = self.weigh(node, named)
         if not found:
             found = self.weigh(node, [one for pid in node.pids for one in named_in_environment(pid)])
+        if not found and not node.is_engine:
+            self.note_unix_calls(node)
         if found or not node.answers.llm:
             found += self.dead(named)
         # What an engine calls inside the chain is its peer (a KV link), not its upstream; a loop is no upstream either.
         return [(one, why) for one, why in found if not (set(one.pids) & chain_pids)]
+
+    def note_unix_calls(self, node: Node) -> None:
+        """What it calls over Unix sockets, whose bytes the kernel does not count: it may hand its requests on there."""
+        calls = self.calls.unix_calls(set(self.tree(node))).items()
+        told = {
+            path: f"the Unix socket {path} of {command_of(held)}"
+            for path, held in calls
+            if not any(map(is_no_server, held))
+        }
+        node.unknown |= told
 
     def weigh(self, node: Node, named: list[Named]) -> list[tuple[Node, str]]:
         """Of all that *node* names or calls, the upstreams."""
@@ -373,7 +381,7 @@ class _Search:
             if node.unknown and not node.is_engine:
                 self.notes.append(
                     f"{node.name} also calls {', '.join(node.unknown.values())}: whether requests go there is not known, so "
-                    "nothing was sent there; if they do, declare it in a stack file"
+                    "nothing was sent there; if they do, declare it in a stack file (a Unix socket cannot be: what passes there is not seen)"
                 )
         ours = {pid for node in kept.values() for pid in self.tree(node)}
         others = tuple(one.url for one in self.others if not ours & set(one.pids))

@@ -39,6 +39,7 @@ __all__ = [
     "dump_sockets",
     "dump_table",
     "has_sock_diag",
+    "open_netlink",
     "raw_sockets",
     "table_of_proc",
 ]
@@ -94,7 +95,7 @@ def has_sock_diag() -> bool:
 def _dump(family: int, ports: tuple[int, ...], link: socket.socket | None = None) -> SocketTable:
     """By a socket of this namespace that is opened for it, or by *link*, of whatever namespace that is."""
     if link is None:
-        with _netlink() as fresh:
+        with open_netlink() as fresh:
             return _dump(family, ports, fresh)
     try:
         return _ask(request(family, ports=ports), link)
@@ -106,7 +107,8 @@ def _dump(family: int, ports: tuple[int, ...], link: socket.socket | None = None
     return table[chosen]
 
 
-def _netlink() -> socket.socket:
+def open_netlink() -> socket.socket:
+    """A socket that asks `sock_diag`, and waits two seconds for an answer."""
     link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
     # Not settimeout(): that would poll before each of some hundred reads.
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 2, 0))
@@ -272,7 +274,7 @@ class NamespaceSockets:
     def _enter(self) -> None:
         with contextlib.suppress(OSError), open(f"/proc/{self.pid}/ns/net", "rb") as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET) == 0:
-                self._link, self.ended = _netlink(), EndedSockets()
+                self._link, self.ended = open_netlink(), EndedSockets()
 
     def dump(self, ports: Iterable[int] = ()) -> SocketTable:
         """As `dump_table`; empty once nobody lives there any more."""

@@ -3,12 +3,16 @@
 import contextlib
 import http.client
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from fakes.observed_start import observed
+from vindicate.diagnose.judge import judge
 from vindicate.errors import MisuseError
+from vindicate.observe.record import record_capture
 from vindicate.stack.discover import discover, search
 from vindicate.stack.sockets import InodeOwners
 
@@ -95,6 +99,56 @@ def test_a_silent_proxy_that_only_pushes_may_call_more_than_is_seen(tmp_path, co
         stack = discover(proxy.url)
     assert [(one.port, one.opaque) for one in stack.services.values()] == [(proxy.port, True)]
     assert asked(tmp_path) == []
+
+
+UNIX_RELAY = """
+import asyncio, sys
+
+async def pump(source, target):
+    while data := await source.read(65536):
+        target.write(data)
+        await target.drain()
+    target.close()
+
+async def main(path):
+    async def hold(reader, writer):
+        await reader.read(10)
+        await asyncio.sleep(60)
+
+    async def onward(reader, writer):
+        there = await asyncio.open_unix_connection(path)
+        await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+
+    if len(sys.argv) == 3:
+        server = await asyncio.start_unix_server(hold, path)
+        print("ready", flush=True)
+    else:
+        server = await asyncio.start_server(onward, "127.0.0.1", 0)
+        print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_relay_that_calls_a_unix_socket_may_be_innocent_of_what_stops_behind_it(tmp_path):
+    path = str(tmp_path / "app.sock")
+    with contextlib.ExitStack() as opened:
+        ports = []
+        for more in (["server"], []):
+            words = [sys.executable, "-c", UNIX_RELAY, path, *more]
+            one = opened.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
+            opened.callback(one.kill)
+            ports.append(one.stdout.readline().strip())
+        port = int(ports[1])
+        for _ in range(3):  # users who hang
+            user = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+            user.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        stack = discover(f"http://127.0.0.1:{port}")
+        diagnosis = judge(record_capture(stack, window_s=3.0, probe_deadline_s=1.5))
+    assert [one.opaque for one in stack.services.values()] == [True]
+    assert any(f"the Unix socket {path}" in note for note in stack.notes), stack.notes
+    assert diagnosis.status == "undetermined", diagnosis.summary
 
 
 def test_a_model_server_that_pushes_its_metrics_hides_nothing(tmp_path, collectors):
