@@ -53,12 +53,11 @@ def apply(
 
     KNOB= sets it empty, --unset KNOB takes it out of the script.
     """
-    asked = _settings(settings, unset)
+    wanted = _settings(settings, unset)
     with change_bench(stack_file, ledger_path, "apply", dry_run=dry_run) as bench:
         from vindicate.operate.begin import grounds_for
         from vindicate.operate.plan import plan_edits
 
-        wanted = {bench.stack.declared(name): value for name, value in asked.items()}
         plan = plan_edits(bench.stack, "apply", wanted, ids=bench.ids(len(wanted)))
         grounds_for(bench.book, plan, because)
         return bench.run(
@@ -97,7 +96,6 @@ def revert(
         from vindicate.operate.plan import plan_edits
         from vindicate.view.change import worth_lines
 
-        name = bench.stack.declared(name)
         knob = bench.stack.knob(name)
         for claim in because:
             bench.book.claim(claim)

@@ -110,7 +110,7 @@ def _scripts(desk: "Desk", name: str, unseen: list[str]) -> tuple[dict[str, str 
 
     values: dict[str, str | None] = {}
     lines: dict[str, str] = {}
-    if desk.stack is None or name not in desk.stack.knobs:
+    if desk.stack is None or name not in desk.stack.knobs or desk.stack.knobs[name].kind != "env":
         return values, lines
     for service in desk.stack.knobs[name].services:
         launcher = desk.stack.service(service).launcher
@@ -133,6 +133,8 @@ def _live(desk: "Desk", name: str, unseen: list[str]) -> dict[str, dict[str, str
     live: dict[str, dict[str, str | None]] = {}
     if desk.stack is None or name not in desk.stack.knobs:
         return live
+    if desk.stack.knobs[name].kind != "env":
+        unseen.append(f"{name} is an argument, and only environment variables are read from live processes")
     for service, readings in readings_by_service(desk.stack, name).items():
         unseen += [reading.problem for reading in readings if reading.problem] or (
             [] if readings else [f"{service}: {why_unseen(desk.stack.service(service))}"]
@@ -181,7 +183,6 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
 
     with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
         book = seen_now(desk.stack, desk.book())
-    name = desk.stack.declared(name) if desk.stack else name
     state = knob_state(desk, book, name)
     held = state.ledger if state.in_ledger else next(iter(state.scripts.values()), None)
     effects = [effect for _, effect in book.effects.get(name, ())]

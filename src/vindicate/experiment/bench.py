@@ -13,7 +13,7 @@ from vindicate.experiment.run import Drive
 from vindicate.load.plan import LoadPlan
 from vindicate.load.run import run_load_blocking
 from vindicate.operate.files import swap
-from vindicate.operate.holder import holder_of
+from vindicate.operate.script import edit_value, read_value
 from vindicate.operate.services import READY_S, bring_down, restart
 from vindicate.operate.status import live_readings, look_at
 from vindicate.record.experiment import Design, Start
@@ -30,8 +30,13 @@ def require_editable(stack: Stack, knob: Knob) -> dict[str, Path]:
     """The start script of every service that holds *knob*, by service.
 
     Raises:
-        MisuseError: One of the services is not started by a script.
+        MisuseError: The knob is no environment variable, or one of the services is not started by a script.
     """
+    if knob.kind != "env":
+        raise MisuseError(
+            f"{stack.file}: knobs.{knob.name} is of kind {knob.kind!r}, and only env can be set yet",
+            remedy="export it as an environment variable in the start script",
+        )
     files = {}
     for name in knob.services:
         launcher = stack.service(name).launcher
@@ -50,7 +55,10 @@ def present_value(stack: Stack, knob: Knob) -> str | None:
     Raises:
         MisuseError: They cannot be read, or set different values.
     """
-    found = {name: holder_of(stack, stack.service(name), knob).read().value for name in require_editable(stack, knob)}
+    found = {
+        name: (value.value if (value := read_value(path, knob.name)) else None)
+        for name, path in require_editable(stack, knob).items()
+    }
     if len(set(found.values())) > 1:
         shown = ", ".join(f"{name} {'unset' if value is None else repr(value)}" for name, value in found.items())
         raise MisuseError(
@@ -184,10 +192,7 @@ class StackBench:
         return look_at(self.stack, self.stack.service(name)).state != "down"
 
     def _arm_bytes(self, kept: KeptFile, value: str | None) -> bytes:
-        service = next(name for name, path in self.files.items() if str(path) == kept.path)
-        content = holder_of(self.stack, self.stack.service(service), self.knob).edit(kept.raw, value)
-        assert content is not None  # a script is changed, never made or taken away
-        return content
+        return edit_value(kept.raw, self.knob.name, value, path=Path(kept.path))
 
     def _write(self, kept: KeptFile, content: bytes) -> None:
         """Write one script, unless it holds neither what it held before nor what one of the arms put there."""

@@ -1,7 +1,7 @@
 """Words of a command line and a stack → the design they ask for, or what is wrong with them."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vindicate.clock import Clock, iso
 from vindicate.errors import MisuseError
@@ -116,7 +116,6 @@ def plan_design(
     Raises:
         MisuseError: The knob is not declared or cannot be edited, or the plan cannot be judged.
     """
-    question = replace(question, knob=stack.declared(question.knob))
     knob = stack.knob(question.knob)
     require_editable(stack, knob)
     for value in (question.a, question.b):

@@ -2,7 +2,7 @@
 
 from vindicate.errors import MisuseError
 from vindicate.record.observation import Capture
-from vindicate.stack.model import Stack, is_argument
+from vindicate.stack.model import Stack
 from vindicate.stack.process import KnobReading, LiveValue, live_readings, why_unseen
 from vindicate.units import shown
 
@@ -11,6 +11,8 @@ __all__ = ["coherence", "held_in", "live_value", "readings_by_service"]
 
 def readings_by_service(stack: Stack, knob: str) -> dict[str, tuple[KnobReading, ...]]:
     """What every live process of every service that must hold *knob* holds, by service; a dead service has none."""
+    if stack.knob(knob).kind != "env":
+        return {}
     found: dict[str, tuple[KnobReading, ...]] = {}
     for service in stack.knob(knob).services:
         try:
@@ -24,6 +26,8 @@ def live_value(stack: Stack, knob: str) -> LiveValue:
     """The one value that all live processes hold; not known when one cannot be read, none lives, or they differ."""
     if knob not in stack.knobs:
         return LiveValue(value=None, known=False, note=f"{knob} is not declared in {stack.file}")
+    if stack.knob(knob).kind != "env":
+        return LiveValue(value=None, known=False, note="an argument, not an environment variable; it was not read")
     readings = readings_by_service(stack, knob)
     unseen = next((service for service, of_service in readings.items() if not of_service), None)
     if unseen is not None:
@@ -70,8 +74,6 @@ def held_in(capture: Capture) -> dict[str, str | None]:
     for service in capture.services:
         for knob in service.knobs:
             holders = [processes[pid].knobs for pid in service.pids if pid in processes]
-            if is_argument(knob):  # it is on the command lines of some of them only
-                holders = [held for held in holders if knob in held]
             if not holders or any(knob not in held for held in holders):
                 unknown.add(knob)
             found.setdefault(knob, set()).update(held[knob] for held in holders if knob in held)

@@ -3,7 +3,7 @@
 import os
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import psutil
@@ -12,9 +12,7 @@ from vindicate.observe.cgroup import Cgroup, cgroup_of
 from vindicate.observe.disks import full_disk
 from vindicate.record.observation import ProcessFacts, ProcessSample
 from vindicate.redact import redact_argv, redact_text
-from vindicate.stack.model import is_argument
 from vindicate.stack.process import read_knob, started_at
-from vindicate.wire.flags import find_flag
 
 __all__ = ["ProcessWatch"]
 
@@ -95,14 +93,11 @@ def _facts(pid: int, knobs: tuple[str, ...], service: tuple[int, ...]) -> Proces
         return None
     except psutil.AccessDenied:
         ppid, name, argv = 0, "", []
-    readings: dict[str, str | None] = {}
+    readings: Mapping[str, str | None] = {}
     readable = os.access(f"/proc/{pid}/fd", os.R_OK)
     if readable:
-        for knob in knobs:
-            if is_argument(knob):
-                readings.update((knob, redact_text(one.value)) for one in find_flag(argv[1:], knob))
-            elif not (one := read_knob(pid, knob, within=service)).problem:
-                readings[knob] = None if one.value is None else redact_text(one.value)
+        found = [read_knob(pid, knob, within=service) for knob in knobs]
+        readings = {one.name: None if one.value is None else redact_text(one.value) for one in found if not one.problem}
     return ProcessFacts(
         pid=pid,
         ppid=ppid,

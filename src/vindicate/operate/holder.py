@@ -48,17 +48,21 @@ def holder_of(stack: Stack, service: Service, knob: Knob) -> Holder:
         MisuseError: The file cannot be found.
     """
     kind = service.launcher.kind
+    if knob.kind != "env":
+        raise CannotError(
+            f"{stack.file}: knobs.{knob.name} is of kind {knob.kind!r}, and only env can be changed yet",
+            remedy="change it by hand, or export it as an environment variable in the start script",
+        )
     if kind in ("script", "none") and service.launcher.file is not None:
-        path = service.launcher.file.resolve()
-        return ScriptLine(path, knob.name) if knob.kind == "env" else ScriptFlag(path, knob.name)
+        return ScriptLine(service.launcher.file.resolve(), knob.name)
     if kind == "none":
         return InHands(service, knob.name)
-    if kind == "systemd" and knob.kind == "env":
+    if kind == "systemd":
         return DropIn.of(service, knob.name)
-    if kind == "process" and knob.kind == "env" and stack.file is not None:
+    if kind == "process" and stack.file is not None:
         return StackFileEnv(stack.file, service, knob.name)
     raise CannotError(
-        f"{stack.file}: services.{service.name} has a launcher of kind {kind!r}, and its {'arguments' if knob.kind == 'arg' else 'variables'} cannot be changed yet",
+        f"{stack.file}: services.{service.name} has a launcher of kind {kind!r}, and what such a one sets cannot be changed yet",
         remedy='give it launcher = { kind = "script", file = "…" }, or change it by hand',
     )
 
@@ -84,29 +88,6 @@ class ScriptLine:
         if source is None:
             raise MisuseError(f"{self.path}: is not there", remedy="mend launcher.file in the stack file")
         return edit_value(source, self.knob, value, path=self.path)
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptFlag:
-    """A flag of the command that a start script runs."""
-
-    path: Path
-    knob: str
-
-    def read(self) -> Held:
-        """What the script gives it."""
-        from vindicate.operate.script_flag import read_flag
-
-        found = read_flag(self.path, self.knob)
-        return Held(found.value, f"{self.path.name}:{found.line}") if found else Held(None, self.path.name)
-
-    def edit(self, source: bytes | None, value: str | None) -> bytes | None:
-        """The script with that flag changed."""
-        from vindicate.operate.script_flag import edit_flag
-
-        if source is None:
-            raise MisuseError(f"{self.path}: is not there", remedy="mend launcher.file in the stack file")
-        return edit_flag(source, self.knob, value, path=self.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """A start script and a variable's name → what the script sets it to; and the script with only that value changed."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import tree_sitter
@@ -8,7 +10,6 @@ import tree_sitter
 from vindicate.errors import MisuseError
 from vindicate.operate.shell_run import line_stop, nodes_above
 from vindicate.operate.shell_script import ScriptValue, ShellScript
-from vindicate.operate.shell_syntax import require_parsed
 from vindicate.operate.shell_word import quoted, quoting
 
 __all__ = ["ScriptValue", "edit_value", "read_value"]
@@ -53,7 +54,7 @@ def edit_value(source: bytes, name: str, value: str | None, *, path: Path | None
         raise script.refusal(
             0, f"would set {name} to {after.value if after else None!r} after the change, not to {value!r}"
         )
-    require_parsed(source, edited, script.refusal)
+    _check_syntax(source, edited, script)
     return edited
 
 
@@ -149,3 +150,17 @@ def _head_stop(script: ShellScript) -> int:
         elif node.type != "\n":
             break
     return stop
+
+
+def _check_syntax(before: bytes, after: bytes, script: ShellScript) -> None:
+    """Let bash itself parse the result, where there is a bash; a script that was broken before may stay so."""
+    bash = shutil.which("bash")
+    if bash is None:
+        return
+    check = subprocess.run([bash, "-n"], input=after, capture_output=True, timeout=10, check=False)
+    if (
+        check.returncode
+        and not subprocess.run([bash, "-n"], input=before, capture_output=True, timeout=10, check=False).returncode
+    ):
+        said = check.stderr.decode(errors="replace").strip().splitlines()
+        raise script.refusal(0, f"would no longer be understood by bash: {said[0] if said else 'bash -n failed'}")

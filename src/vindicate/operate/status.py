@@ -98,7 +98,7 @@ def look_at(stack: Stack, service: Service) -> ServiceStand:
 def knob_stand(stack: Stack, knob: Knob, service: Service) -> KnobStand:
     """What the script declares and what each live process holds."""
     declared, problem = declared_value(stack, knob, service)
-    readings = live_readings(service, knob.name)
+    readings = live_readings(service, knob.name) if knob.kind == "env" else ()
     unreadable = next((reading.problem for reading in readings if reading.problem), None)
     live = {str(reading.pid): reading.value for reading in readings if not reading.problem}
     return KnobStand(
@@ -114,6 +114,8 @@ def knob_stand(stack: Stack, knob: Knob, service: Service) -> KnobStand:
 
 def declared_value(stack: Stack, knob: Knob, service: Service) -> tuple[str | None, str | None]:
     """The value that the service's script or stack-file entry gives the knob, and why it cannot be told."""
+    if knob.kind == "arg":
+        return None, "knobs of kind arg are not read yet"
     if service.launcher.kind == "none" and service.launcher.file is None:
         return None, f"launcher kind {service.launcher.kind!r} declares no value that can be read"
     from vindicate.operate.holder import holder_of

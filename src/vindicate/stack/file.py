@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from vindicate.errors import MisuseError
 from vindicate.redact import is_secret_name, redact_text
-from vindicate.stack.model import ENGINES, LAUNCHERS, ROLES, Client, Knob, Launcher, Service, Stack, is_argument
+from vindicate.stack.model import ENGINES, LAUNCHERS, ROLES, Client, Knob, Launcher, Service, Stack
 
 __all__ = ["find_stack_file", "load_stack", "read_stack"]
 
@@ -281,16 +281,6 @@ class _Reader:
         kind = self.choice(table, raw, "kind", ("env", "arg"), "env")
         if kind == "env" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise self.fail(table, None, "is no name of an environment variable", 'rename it, or say kind = "arg"')
-        if kind == "arg" and not re.fullmatch(r"-{0,2}[A-Za-z][A-Za-z0-9_.-]*", name):
-            raise self.fail(table, None, "is no name of a flag", "name it as on the command line: [knobs.max-num-seqs]")
-        if kind == "arg" and not is_argument(name):
-            flag = name.replace("_", "-")
-            raise self.fail(
-                table,
-                None,
-                "could be an environment variable by its name",
-                f"try: [knobs.{flag if '-' in flag else chr(34) + '--' + flag + chr(34)}]",
-            )
         return Knob(name=name, services=holders, kind="arg" if kind == "arg" else "env", default=default)
 
     def client(self, name: str, raw: Mapping[str, Any]) -> Client:

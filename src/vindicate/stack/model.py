@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from vindicate.errors import MisuseError
-from vindicate.wire.flags import same_flag, spelled
 
-__all__ = ["ENGINES", "ROLES", "Client", "Knob", "Launcher", "Service", "Stack", "is_argument"]
+__all__ = ["ENGINES", "ROLES", "Client", "Knob", "Launcher", "Service", "Stack"]
 
 ROLES = ("proxy", "gateway", "router", "prefill", "decode", "engine")
 ENGINES = (
@@ -95,17 +94,9 @@ class Service:
         return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def is_argument(knob: str) -> bool:
-    """Whether a knob of that name is a flag of a command line: only such names have a dash in them."""
-    return "-" in knob
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """A setting that several services must hold at one value. *default* is what the engine takes when it is unset.
-
-    The *name* of one of kind ``arg`` has a dash in it, that of an environment variable never.
-    """
+    """A setting that several services must hold at one value. *default* is what the engine takes when it is unset."""
 
     name: str
     services: tuple[str, ...]
@@ -170,12 +161,6 @@ class Stack:
                 f"no knob {name!r} in {self.file}",
                 remedy=f"declare [knobs.{name}] with the services that hold it; declared: {known}",
             ) from None
-
-    def declared(self, name: str) -> str:
-        """The name under which the knob *name* is declared: a flag may be spelled with or without its dashes, and with underscores."""
-        if name in self.knobs:
-            return name
-        return next((one for one in self.knobs if is_argument(one) and same_flag(spelled(name), one)), name)
 
     def restart_set(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """*names* and all that must be restarted with them, directly or not, in stack-file order."""

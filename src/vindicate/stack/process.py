@@ -14,9 +14,8 @@ import psutil
 
 from vindicate.clock import iso
 from vindicate.errors import CannotError, MisuseError
-from vindicate.stack.arguments import given_by
 from vindicate.stack.keeper import container_pids, is_port_proxy
-from vindicate.stack.model import Service, is_argument
+from vindicate.stack.model import Service
 from vindicate.stack.namespaces import process_at
 
 __all__ = [
@@ -292,17 +291,11 @@ def read_knob(pid: int, name: str, *, within: Iterable[int] = ()) -> KnobReading
 
 
 def live_readings(service: Service, name: str) -> tuple[KnobReading, ...]:
-    """What every live process of the service holds: its own, and all below them; of a flag, those that were given it.
+    """What every live process of the service holds: its own, and all below them.
 
     Raises:
         MisuseError: Its pidfile is there and holds no number.
     """
-    first = service_pids(service)
-    pids = process_tree(first)
-    if is_argument(name):
-        return tuple(
-            KnobReading(pid=pid, name=name, value=value, problem=problem)
-            for pid, value, problem in given_by(first, pids, name)
-        )
+    pids = process_tree(service_pids(service))
     readings = [read_knob(pid, name, within=pids) for pid in pids]
     return tuple(reading for reading in readings if not (reading.problem or "").endswith("is gone"))
