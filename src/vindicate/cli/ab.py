@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vindicate.cli.option import agree, example, json_option, ledger_file, ledger_option, print_json, say, stack_option
+from vindicate.cli.option import (
+    KnobCommand,
+    agree,
+    example,
+    json_option,
+    ledger_file,
+    ledger_option,
+    print_json,
+    say,
+    stack_option,
+)
 
 if TYPE_CHECKING:
     from vindicate.experiment.journal import Journal
@@ -16,7 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["ab"]
 
 
-@click.command(epilog=example("vindicate ab SGLANG_SM120_MMA_TARGET_CTAS=256..512 --levels 48,64,80,96 --plan"))
+@click.command(
+    cls=KnobCommand, epilog=example("vindicate ab SGLANG_SM120_MMA_TARGET_CTAS=256..512 --levels 48,64,80,96 --plan")
+)
 @click.argument("words", metavar="[KNOB=A..B | report ID]", nargs=-1)
 @click.option("--aa", is_flag=True, help="Run an arm against itself, to learn the noise; takes KNOB or nothing.")
 @click.option("--unset-a", is_flag=True, help="Arm a leaves the knob unset: KNOB=..512 --unset-a.")

@@ -10,6 +10,7 @@ import click
 from vindicate.cli.change_bench import change_bench, change_entry
 from vindicate.cli.option import (
     DURATION,
+    KnobCommand,
     agree,
     example,
     json_option,
@@ -27,6 +28,7 @@ from vindicate.units import shown
 if TYPE_CHECKING:
     from vindicate.ledger.state import Book
     from vindicate.operate.change import Operation
+    from vindicate.stack.model import Stack
 
 __all__ = ["apply", "change", "restore", "revert"]
 
@@ -35,7 +37,7 @@ _because_option = click.option(
 )
 
 
-@click.command(epilog=example("vindicate apply SGLANG_SM120_MMA_TARGET_CTAS=512"))
+@click.command(cls=KnobCommand, epilog=example("vindicate apply SGLANG_SM120_MMA_TARGET_CTAS=512"))
 @click.argument("settings", nargs=-1, metavar="KNOB=VALUE…")
 @click.option("--unset", multiple=True, metavar="KNOB", help="Remove this knob from the script.")
 @_because_option
@@ -58,6 +60,7 @@ def apply(
         from vindicate.operate.begin import grounds_for
         from vindicate.operate.plan import plan_edits
 
+        wanted = _declared(bench.stack, wanted)
         plan = plan_edits(bench.stack, "apply", wanted, ids=bench.ids(len(wanted)))
         grounds_for(bench.book, plan, because)
         return bench.run(
@@ -66,7 +69,7 @@ def apply(
         )  # fmt: skip
 
 
-@click.command(epilog=example("vindicate revert SGLANG_SM120_MMA_TARGET_CTAS --because H1"))
+@click.command(cls=KnobCommand, epilog=example("vindicate revert SGLANG_SM120_MMA_TARGET_CTAS --because H1"))
 @click.argument("setting", metavar="KNOB[=VALUE]")
 @_because_option
 @click.option("--reason", default="", help="Words for the record.")
@@ -97,6 +100,7 @@ def revert(
         from vindicate.view.change import worth_lines
 
         knob = bench.stack.knob(name)
+        name = knob.name
         for claim in because:
             bench.book.claim(claim)
         target = value if equals else before_last_apply(bench.book, name)
@@ -351,6 +355,18 @@ def _settings(settings: Sequence[str], unset: Sequence[str]) -> dict[str, str | 
     if not wanted:
         raise MisuseError("nothing to apply", remedy="vindicate apply KNOB=VALUE, or --unset KNOB")
     return wanted
+
+
+def _declared(stack: "Stack", wanted: dict[str, str | None]) -> dict[str, str | None]:
+    """The same under the names that the stack file gives the knobs.
+
+    Raises:
+        MisuseError: A knob is named twice.
+    """
+    named = {stack.knob_name(name): value for name, value in wanted.items()}
+    if len(named) < len(wanted):
+        raise MisuseError("a knob is named twice, in two spellings", remedy="name each knob once")
+    return named
 
 
 @contextmanager

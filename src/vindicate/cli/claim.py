@@ -66,6 +66,10 @@ def add(  # noqa: PLR0917 click passes options by name
             book.incident(incident_name)
         if about and desk.stack and kind == "service":
             desk.stack.service(subject)
+        if about and desk.stack and kind == "knob":
+            spelling, equals, value = subject.partition("=")
+            subject = desk.stack.knob_name(spelling) + equals + value
+            about = f"knob:{subject}"
         if about and desk.stack and kind == "knob" and subject.partition("=")[0] not in desk.stack.knobs:
             say(
                 f"{subject.partition('=')[0]} is not declared in {desk.stack.file}; known: {', '.join(desk.stack.knobs) or 'none'}"

@@ -67,7 +67,13 @@ def _proposal(desk: "Desk", knob: str, before: str | None, after: str | None, nu
         to_value=after,
         happened_at=max(starts.values()),
         quotes=tuple(
-            Quote(file=f"/proc/{pid}/environ", line=1, date=at, by="unknown", text=f"{knob} is {shown(after)}")
+            Quote(
+                file=f"/proc/{pid}/{'environ' if declared.kind == 'env' else 'cmdline'}",
+                line=1,
+                date=at,
+                by="unknown",
+                text=f"{knob} is {shown(after)}",
+            )
             for pid, at in starts.items()
         ),
     )

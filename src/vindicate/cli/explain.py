@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vindicate.cli.option import example, json_option, ledger_option, print_json, say, stack_option
+from vindicate.cli.option import KnobCommand, example, json_option, ledger_option, print_json, say, stack_option
 from vindicate.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ _LEVELS = "48,64,80,96"
 
 
 @click.command(
-    "explain", epilog=example("vindicate knob explain SGLANG_SM120_MMA_TARGET_CTAS --fit 64:12.8,80:1.2,96:5.7")
+    "explain",
+    cls=KnobCommand,
+    epilog=example("vindicate knob explain SGLANG_SM120_MMA_TARGET_CTAS --fit 64:12.8,80:1.2,96:5.7"),
 )
 @click.argument("name", metavar="NAME")
 @click.option(
@@ -88,6 +90,7 @@ def explain(  # noqa: PLR0917 click passes options by name
 
 def _measured(desk: "Desk", name: str, values: tuple[str, str]) -> dict[int, float]:
     """The ledger's figures for these two values: per level the one of the best grade."""
+    name = desk.stack.knob_name(name) if desk.stack else name
     effects = [
         effect
         for _, effect in desk.book().effects.get(name, ())

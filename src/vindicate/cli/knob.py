@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vindicate.cli.explain import explain
-from vindicate.cli.option import example, json_option, ledger_option, print_json, stack_option
+from vindicate.cli.option import KnobCommand, example, json_option, ledger_option, print_json, stack_option
 from vindicate.errors import MisuseError, VindicateError
 from vindicate.redact import redact_value
 from vindicate.units import shown
@@ -26,6 +26,7 @@ class KnobState:
         ledger: The value that the last change on record gave it; ``None`` is unset, and also unknown (see *in_ledger*).
         scripts: By service, what its start script sets; ``None`` when it sets nothing.
         live: By service and pid, what the process holds.
+        read_from: By pid, where that was read when not in its own environment or command line.
         together: Which services must hold one value, and what must restart together; empty for a service that stands alone.
     """
 
@@ -40,6 +41,7 @@ class KnobState:
     drift: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     together: str = ""
+    read_from: dict[str, str] = field(default_factory=dict)
 
 
 def knob_state(desk: "Desk", book: "Book", name: str) -> KnobState:
@@ -60,7 +62,8 @@ def knob_state(desk: "Desk", book: "Book", name: str) -> KnobState:
     current = values[0] if values else None
     unseen: list[str] = []
     scripts, lines = _scripts(desk, name, unseen)
-    live = _live(desk, name, unseen)
+    read_from: dict[str, str] = {}
+    live = _live(desk, name, unseen, read_from)
     said = {f"the ledger says {shown(value.value)} ({value.how})": value.value for value in values}
     said |= {
         f"{lines.get(service) or f'the script of {service}'} says {shown(value)}": value
@@ -83,6 +86,7 @@ def knob_state(desk: "Desk", book: "Book", name: str) -> KnobState:
         live={service: {pid: redact_value(name, value) for pid, value in of.items()} for service, of in live.items()},
         drift=_shown_drift(name, said) if drifted else (),
         unseen=tuple(unseen),
+        read_from=read_from,
         together=_together(desk, name),
     )
 
@@ -110,7 +114,7 @@ def _scripts(desk: "Desk", name: str, unseen: list[str]) -> tuple[dict[str, str 
 
     values: dict[str, str | None] = {}
     lines: dict[str, str] = {}
-    if desk.stack is None or name not in desk.stack.knobs or desk.stack.knobs[name].kind != "env":
+    if desk.stack is None or name not in desk.stack.knobs:
         return values, lines
     for service in desk.stack.knobs[name].services:
         launcher = desk.stack.service(service).launcher
@@ -126,20 +130,19 @@ def _scripts(desk: "Desk", name: str, unseen: list[str]) -> tuple[dict[str, str 
     return values, lines
 
 
-def _live(desk: "Desk", name: str, unseen: list[str]) -> dict[str, dict[str, str | None]]:
+def _live(desk: "Desk", name: str, unseen: list[str], read_from: dict[str, str]) -> dict[str, dict[str, str | None]]:
     from vindicate.ledger.live import readings_by_service
     from vindicate.stack.process import why_unseen
 
     live: dict[str, dict[str, str | None]] = {}
     if desk.stack is None or name not in desk.stack.knobs:
         return live
-    if desk.stack.knobs[name].kind != "env":
-        unseen.append(f"{name} is an argument, and only environment variables are read from live processes")
     for service, readings in readings_by_service(desk.stack, name).items():
         unseen += [reading.problem for reading in readings if reading.problem] or (
             [] if readings else [f"{service}: {why_unseen(desk.stack.service(service))}"]
         )
         live[service] = {str(reading.pid): reading.value for reading in readings if not reading.problem}
+        read_from |= {str(reading.pid): reading.elsewhere for reading in readings if reading.elsewhere}
     return live
 
 
@@ -167,7 +170,7 @@ def list_(as_json: bool, stack_file: str | None, ledger_path: str | None) -> int
     return 1 if any(state.drift for state in states) else 0
 
 
-@knob.command("show", epilog=example("vindicate knob show SGLANG_SM120_MMA_TARGET_CTAS"))
+@knob.command("show", cls=KnobCommand, epilog=example("vindicate knob show SGLANG_SM120_MMA_TARGET_CTAS"))
 @click.argument("name", metavar="NAME")
 @json_option
 @stack_option
@@ -183,6 +186,7 @@ def show(name: str, as_json: bool, stack_file: str | None, ledger_path: str | No
 
     with (desk := open_desk(ledger_path, stack_file, write=False)).ledger:
         book = seen_now(desk.stack, desk.book())
+    name = desk.stack.knob_name(name) if desk.stack else name
     state = knob_state(desk, book, name)
     held = state.ledger if state.in_ledger else next(iter(state.scripts.values()), None)
     effects = [effect for _, effect in book.effects.get(name, ())]

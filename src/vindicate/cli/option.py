@@ -15,6 +15,7 @@ from vindicate.units import Seconds, parse_duration
 __all__ = [
     "DURATION",
     "TEXT",
+    "KnobCommand",
     "agree",
     "example",
     "json_option",
@@ -55,6 +56,33 @@ class TextType(click.ParamType[str]):
         if not str(value).strip():
             self.fail("is empty; say it in a few words", param, ctx)
         return str(value)
+
+
+class KnobCommand(click.Command):
+    """A command whose words name knobs, which may be written as flags: ``--max-running-requests=64``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the dashes from words that are no options of ours and set something, or come first; `Stack.knob_name` knows them without."""
+        ours = {name: param for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
+        words: list[str] = []
+        positional, left = 0, list(args)
+        while left:
+            word = left.pop(0)
+            param = ours.get(word.partition("=")[0]) if word.startswith("-") else None
+            if word == "--":
+                words += [word, *left]
+                break
+            if isinstance(param, click.Option):
+                takes_next = "=" not in word and not param.is_flag and not param.count
+                words += [word, *(left[:1] if takes_next else [])]
+                left = left[1:] if takes_next else left
+                continue
+            bare = word.lstrip("-")
+            if word.startswith("-") and bare[:1].isalpha() and ("=" in word or not positional):
+                word = bare
+            positional += 1
+            words.append(word)
+        return super().parse_args(ctx, words)
 
 
 DURATION = DurationType()

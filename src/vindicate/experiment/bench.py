@@ -13,10 +13,11 @@ from vindicate.experiment.run import Drive
 from vindicate.load.plan import LoadPlan
 from vindicate.load.run import run_load_blocking
 from vindicate.operate.files import swap
-from vindicate.operate.script import edit_value, read_value
+from vindicate.operate.holder import Holder, holder_of
 from vindicate.operate.services import READY_S, bring_down, restart
 from vindicate.operate.status import live_readings, look_at
 from vindicate.record.experiment import Design, Start
+from vindicate.stack.file import read_stack
 from vindicate.stack.model import Knob, Service, Stack
 from vindicate.units import shown
 
@@ -26,27 +27,23 @@ PATH_S = 90.0  # a router may need several health checks before it trusts a work
 Say = Callable[[str], None]
 
 
-def require_editable(stack: Stack, knob: Knob) -> dict[str, Path]:
-    """The start script of every service that holds *knob*, by service.
+def require_editable(stack: Stack, knob: Knob) -> dict[str, Holder]:
+    """Where *knob* stands for every service that holds it, by service.
 
     Raises:
-        MisuseError: The knob is no environment variable, or one of the services is not started by a script.
+        MisuseError: One of the services is started by a person or by systemd, or the file is not there.
+        CannotError: Knobs of that kind cannot be changed where that launcher keeps them.
     """
-    if knob.kind != "env":
-        raise MisuseError(
-            f"{stack.file}: knobs.{knob.name} is of kind {knob.kind!r}, and only env can be set yet",
-            remedy="export it as an environment variable in the start script",
-        )
-    files = {}
+    holders = {}
     for name in knob.services:
         launcher = stack.service(name).launcher
-        if launcher.kind != "script" or launcher.file is None:
+        if launcher.kind in ("none", "systemd"):
             raise MisuseError(
-                f"{stack.file}: services.{name} has a launcher of kind {launcher.kind!r}, and only script can be set yet",
+                f"{stack.file}: services.{name} has a launcher of kind {launcher.kind!r}, where an experiment cannot set a knob yet",
                 remedy='give it launcher = { kind = "script", file = "…" }',
             )
-        files[name] = launcher.file.resolve()
-    return files
+        holders[name] = holder_of(stack, stack.service(name), knob)
+    return holders
 
 
 def present_value(stack: Stack, knob: Knob) -> str | None:
@@ -55,10 +52,7 @@ def present_value(stack: Stack, knob: Knob) -> str | None:
     Raises:
         MisuseError: They cannot be read, or set different values.
     """
-    found = {
-        name: (value.value if (value := read_value(path, knob.name)) else None)
-        for name, path in require_editable(stack, knob).items()
-    }
+    found = {name: holder.read().value for name, holder in require_editable(stack, knob).items()}
     if len(set(found.values())) > 1:
         shown = ", ".join(f"{name} {'unset' if value is None else repr(value)}" for name, value in found.items())
         raise MisuseError(
@@ -93,7 +87,7 @@ class StackBench:
         self.stack = stack
         self.design = design
         self.knob = stack.knob(design.knob)
-        self.files = require_editable(stack, self.knob)
+        self.holders = require_editable(stack, self.knob)
         self.say = say
         self.clock = clock or SystemClock()
         self.pids: frozenset[str] = frozenset()
@@ -101,7 +95,7 @@ class StackBench:
     def look(self) -> Before:
         """Keep every script's bytes, and which services of the restart set are up."""
         return Before(
-            files=tuple(KeptFile.of(path) for path in dict.fromkeys(self.files.values())),
+            files=tuple(KeptFile.of(path) for path in dict.fromkeys(it.path for it in self.holders.values()) if path),
             running=tuple(name for name in self.design.restarted if self._is_up(name)),
             value=present_value(self.stack, self.knob),
         )
@@ -192,7 +186,12 @@ class StackBench:
         return look_at(self.stack, self.stack.service(name)).state != "down"
 
     def _arm_bytes(self, kept: KeptFile, value: str | None) -> bytes:
-        return edit_value(kept.raw, self.knob.name, value, path=Path(kept.path))
+        content: bytes | None = kept.raw
+        for holder in self.holders.values():
+            if str(holder.path) == kept.path:
+                content = holder.edit(content, value)
+        assert content is not None  # only a drop-in of systemd comes and goes
+        return content
 
     def _write(self, kept: KeptFile, content: bytes) -> None:
         """Write one script, unless it holds neither what it held before nor what one of the arms put there."""
@@ -208,6 +207,8 @@ class StackBench:
             if now != content:
                 owner = path.stat()
                 swap(path, content, mode=kept.mode, uid=owner.st_uid, gid=owner.st_gid)
+            if self.stack.file is not None and path == self.stack.file.resolve():
+                self.stack = read_stack(self.stack.file)  # it holds the knob itself
         except OSError as error:
             raise CannotError(
                 f"{path} cannot be read: {error.strerror}", remedy="make it readable for this user"
@@ -216,7 +217,7 @@ class StackBench:
     def _read_back(self, value: str | None) -> dict[str, str | None]:
         seen: dict[str, str | None] = {}
         for name in self.knob.services:
-            readings = live_readings(self.stack.service(name), self.knob.name)
+            readings = live_readings(self.stack.service(name), self.knob)
             if not readings:
                 raise EngineError(
                     f"{name}: no process of it can be seen, so {self.knob.name} cannot be read back",
@@ -238,7 +239,7 @@ class StackBench:
         now = {
             f"{name}/{reading.pid}"
             for name in self.knob.services
-            for reading in live_readings(self.stack.service(name), self.knob.name)
+            for reading in live_readings(self.stack.service(name), self.knob)
         }
         if not self.pids <= now:
             gone = ", ".join(sorted(self.pids - now))

@@ -62,8 +62,9 @@ def ask_about_itself(stack: Stack, knob: str | None) -> Question:
         )
     if "=" in name:
         raise MisuseError(f"--aa takes the name of a knob, not {name!r}", remedy="try: vindicate ab --aa KNOB")
-    value = present_value(stack, stack.knob(name))
-    return Question(knob=name, a=value, b=value)
+    declared = stack.knob(name)
+    value = present_value(stack, declared)
+    return Question(knob=declared.name, a=value, b=value)
 
 
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:

@@ -11,12 +11,10 @@ __all__ = ["coherence", "held_in", "live_value", "readings_by_service"]
 
 def readings_by_service(stack: Stack, knob: str) -> dict[str, tuple[KnobReading, ...]]:
     """What every live process of every service that must hold *knob* holds, by service; a dead service has none."""
-    if stack.knob(knob).kind != "env":
-        return {}
     found: dict[str, tuple[KnobReading, ...]] = {}
     for service in stack.knob(knob).services:
         try:
-            found[service] = live_readings(stack.service(service), knob)
+            found[service] = live_readings(stack.service(service), stack.knob(knob))
         except MisuseError as error:
             found[service] = (KnobReading(pid=0, name=knob, value=None, problem=error.problem),)
     return found
@@ -26,8 +24,6 @@ def live_value(stack: Stack, knob: str) -> LiveValue:
     """The one value that all live processes hold; not known when one cannot be read, none lives, or they differ."""
     if knob not in stack.knobs:
         return LiveValue(value=None, known=False, note=f"{knob} is not declared in {stack.file}")
-    if stack.knob(knob).kind != "env":
-        return LiveValue(value=None, known=False, note="an argument, not an environment variable; it was not read")
     readings = readings_by_service(stack, knob)
     unseen = next((service for service, of_service in readings.items() if not of_service), None)
     if unseen is not None:

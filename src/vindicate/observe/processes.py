@@ -12,7 +12,9 @@ from vindicate.observe.cgroup import Cgroup, cgroup_of
 from vindicate.observe.disks import full_disk
 from vindicate.record.observation import ProcessFacts, ProcessSample
 from vindicate.redact import redact_argv, redact_text
-from vindicate.stack.process import read_knob, started_at
+from vindicate.stack.arguments import read_flag
+from vindicate.stack.model import Knob
+from vindicate.stack.process import KnobReading, read_knob, started_at
 
 __all__ = ["ProcessWatch"]
 
@@ -37,13 +39,13 @@ class _Seen:
 
 
 class ProcessWatch:
-    """Follows processes by pid; *knobs* are the only environment variables that are read, and only of pids given with them."""
+    """Follows processes by pid; *knobs* are all that is read of an environment, and only of pids given with them; a bare name is a variable."""
 
     def __init__(self, began: float) -> None:
         self.began = began
         self._seen: dict[int, _Seen] = {}
 
-    def add(self, pids: Iterable[int], knobs: Iterable[str] = ()) -> None:
+    def add(self, pids: Iterable[int], knobs: Iterable[Knob | str] = ()) -> None:
         """Follow *pids* from now on; those known already are left as they are."""
         names, together = tuple(knobs), tuple(pids)
         for pid in together:
@@ -83,7 +85,7 @@ class ProcessWatch:
         )
 
 
-def _facts(pid: int, knobs: tuple[str, ...], service: tuple[int, ...]) -> ProcessFacts | None:
+def _facts(pid: int, knobs: tuple[Knob | str, ...], service: tuple[int, ...]) -> ProcessFacts | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -96,7 +98,7 @@ def _facts(pid: int, knobs: tuple[str, ...], service: tuple[int, ...]) -> Proces
     readings: Mapping[str, str | None] = {}
     readable = os.access(f"/proc/{pid}/fd", os.R_OK)
     if readable:
-        found = [read_knob(pid, knob, within=service) for knob in knobs]
+        found = [_reading(pid, knob, service) for knob in knobs]
         readings = {one.name: None if one.value is None else redact_text(one.value) for one in found if not one.problem}
     return ProcessFacts(
         pid=pid,
@@ -108,6 +110,12 @@ def _facts(pid: int, knobs: tuple[str, ...], service: tuple[int, ...]) -> Proces
         readable=readable,
         knobs=dict(readings),
     )
+
+
+def _reading(pid: int, knob: Knob | str, service: tuple[int, ...]) -> KnobReading:
+    if isinstance(knob, str):
+        return read_knob(pid, knob, within=service)
+    return read_flag(pid, knob.name) if knob.kind == "arg" else read_knob(pid, knob.name, within=service)
 
 
 def _fd_limit(pid: int) -> int | None:

@@ -160,7 +160,7 @@ class _Recording:
     def _find_processes(self) -> None:
         for service in self.stack.services.values():
             self.pids[service.name] = process_tree(service_pids(service))
-            knobs = [knob.name for knob in self.stack.knobs.values() if service.name in knob.services]
+            knobs = [knob for knob in self.stack.knobs.values() if service.name in knob.services]
             self.watch.add(self.pids[service.name], knobs)
         for client in self.stack.clients.values():
             found = (client.pid,) if client.pid is not None else matching_pids(client.match or "\0")

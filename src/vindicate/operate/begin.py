@@ -54,7 +54,7 @@ def already_so(stack: Stack, plan: ChangePlan) -> bool:
         return False
     for edit in plan.edits:
         for name in edit.services:
-            readings = live_readings(stack.service(name), edit.knob)
+            readings = live_readings(stack.service(name), stack.knob(edit.knob))
             if not readings or any(reading.problem or reading.value != edit.after for reading in readings):
                 return False
     return True

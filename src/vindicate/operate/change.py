@@ -24,6 +24,7 @@ from vindicate.operate.services import READY_S, bring_down, bring_up, restart
 from vindicate.operate.status import live_readings
 from vindicate.operate.watch import watch_change
 from vindicate.record.ledger import Body, ChangeState
+from vindicate.stack.file import read_stack
 from vindicate.stack.model import Stack
 from vindicate.units import shown
 
@@ -255,7 +256,10 @@ class Operation:
         return f"the scripts are as before, and live again: {'; '.join(seen)}; {wait_for_answer(self.stack).text}"
 
     def _reload(self) -> None:
-        """Make what keeps the services read the edited files again, also where that was interrupted the last time."""
+        """Read the stack file again when it holds a knob, and make what keeps the services read edited files again."""
+        file = self.stack.file
+        if file is not None and any(Path(edit.path) == file.resolve() for edit in self.progress.plan.files):
+            self.stack = read_stack(file)
         for name in dict.fromkeys(name for edit in self.progress.plan.edits for name in edit.services):
             if keeper := keeper_of(self.stack, self.stack.service(name)):
                 ask(keeper.reload())
@@ -322,7 +326,7 @@ class Operation:
         seen = []
         for name in edit.services:
             service = self.stack.service(name)
-            readings = live_readings(service, edit.knob)
+            readings = live_readings(service, self.stack.knob(edit.knob))
             where, may_rest = f"{name}: {edit.knob}", undoing and service.launcher.kind == "none"
             if not readings:
                 raise EngineError(
@@ -343,9 +347,10 @@ class Operation:
                     raise EngineError(
                         f"{where}: pid {reading.pid} is older than the change", remedy="vindicate stack status"
                     )
-            seen.append(
-                f"{edit.knob}={shown(readings[0].value)} in {name} pid {', '.join(str(reading.pid) for reading in readings)}"
-            )
+            told = {reading.elsewhere for reading in readings if reading.elsewhere}
+            by = f" (by {', '.join(sorted(told))})" if told else ""
+            pids = ", ".join(str(reading.pid) for reading in readings)
+            seen.append(f"{edit.knob}={shown(readings[0].value)} in {name} pid {pids}{by}")
         return "; ".join(seen)
 
     @contextmanager

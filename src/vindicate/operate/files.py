@@ -122,8 +122,13 @@ def current(file: FileEdit) -> str:
 
 def _held(file: FileEdit, edits: tuple[KnobEdit, ...], stack: Stack) -> list[tuple[KnobEdit, Holder]]:
     """The edits that stand in *file*, each with what reads and edits its knob there."""
-    service = stack.service(file.services[0] if file.services else edits[0].services[0])
-    return [(edit, holder_of(stack, service, stack.knob(edit.knob))) for edit in edits if edit.knob in file.knobs]
+    return [
+        (edit, holder_of(stack, stack.service(name), stack.knob(edit.knob)))
+        for edit in edits
+        if edit.knob in file.knobs
+        for name in edit.services
+        if name in (file.services or edits[0].services[:1])
+    ]
 
 
 def difference(file: FileEdit) -> list[str]:

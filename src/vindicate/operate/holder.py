@@ -6,7 +6,7 @@ branch in `holder_of`.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from vindicate.errors import CannotError, MisuseError
 from vindicate.operate.unit_file import UnitText, drop_in, is_drop_in, unit_setting
@@ -47,22 +47,20 @@ def holder_of(stack: Stack, service: Service, knob: Knob) -> Holder:
         CannotError: Knobs of that kind cannot be read or edited yet where that launcher keeps them.
         MisuseError: The file cannot be found.
     """
-    kind = service.launcher.kind
-    if knob.kind != "env":
-        raise CannotError(
-            f"{stack.file}: knobs.{knob.name} is of kind {knob.kind!r}, and only env can be changed yet",
-            remedy="change it by hand, or export it as an environment variable in the start script",
-        )
-    if kind in ("script", "none") and service.launcher.file is not None:
-        return ScriptLine(service.launcher.file.resolve(), knob.name)
+    kind, file = service.launcher.kind, service.launcher.file
+    if kind in ("script", "none") and file is not None:
+        return (ScriptLine if knob.kind == "env" else ScriptArg)(file.resolve(), knob.name)
+    if kind == "docker" and file is not None:
+        return RunEnv(file.resolve(), knob.name) if knob.kind == "env" else RunArg(file.resolve(), knob.name)
     if kind == "none":
-        return InHands(service, knob.name)
-    if kind == "systemd":
+        return InHands(service, knob)
+    if kind == "systemd" and knob.kind == "env":
         return DropIn.of(service, knob.name)
     if kind == "process" and stack.file is not None:
-        return StackFileEnv(stack.file, service, knob.name)
+        return StackEntry(stack.file.resolve(), service, knob)
     raise CannotError(
-        f"{stack.file}: services.{service.name} has a launcher of kind {kind!r}, and what such a one sets cannot be changed yet",
+        f"{stack.file}: services.{service.name} has a launcher of kind {kind!r}"
+        f"{'' if file else ' without a file'}, and a knob of kind {knob.kind} cannot be changed there",
         remedy='give it launcher = { kind = "script", file = "…" }, or change it by hand',
     )
 
@@ -85,17 +83,76 @@ class ScriptLine:
         """The script with that value changed."""
         from vindicate.operate.script import edit_value
 
-        if source is None:
-            raise MisuseError(f"{self.path}: is not there", remedy="mend launcher.file in the stack file")
-        return edit_value(source, self.knob, value, path=self.path)
+        return edit_value(_there(source, self.path), self.knob, value, path=self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptArg:
+    """A flag of the service's command in a start script."""
+
+    path: Path
+    knob: str
+    container: ClassVar[bool] = False
+
+    def read(self) -> Held:
+        """What the script sets it to."""
+        from vindicate.operate.script_arg import read_arg
+
+        found = read_arg(self.path, self.knob, container=self.container)
+        return Held(found.value, f"{self.path.name}:{found.line}") if found else Held(None, self.path.name)
+
+    def edit(self, source: bytes | None, value: str | None) -> bytes | None:
+        """The script with that flag changed."""
+        from vindicate.operate.script_arg import edit_arg
+
+        return edit_arg(_there(source, self.path), self.knob, value, path=self.path, container=self.container)
+
+
+@dataclass(frozen=True, slots=True)
+class RunArg(ScriptArg):
+    """A flag of the program that a script's ``docker run`` starts, behind the image."""
+
+    container = True
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnv:
+    """An environment variable that a script's ``docker run`` sets by ``-e``."""
+
+    path: Path
+    knob: str
+
+    def read(self) -> Held:
+        """What it sets it to."""
+        from vindicate.operate.docker_run import read_run_env
+
+        found = read_run_env(self.path, self.knob)
+        return Held(found[0], f"{self.path.name}:{found[1]}") if found else Held(None, self.path.name)
+
+    def edit(self, source: bytes | None, value: str | None) -> bytes | None:
+        """The script with that value changed."""
+        from vindicate.operate.docker_run import edit_run_env
+
+        return edit_run_env(_there(source, self.path), self.knob, value, path=self.path)
+
+
+def _there(source: bytes | None, path: Path) -> bytes:
+    """The file's bytes.
+
+    Raises:
+        MisuseError: There is no such file.
+    """
+    if source is None:
+        raise MisuseError(f"{path}: is not there", remedy="mend launcher.file in the stack file")
+    return source
 
 
 @dataclass(frozen=True, slots=True)
 class InHands:
-    """An environment variable that a person sets; all that can be told of it is what live processes hold."""
+    """A knob that a person sets; all that can be told of it is what live processes hold."""
 
     service: Service
-    knob: str
+    knob: Knob
     path: None = None
 
     def read(self) -> Held:
@@ -110,7 +167,7 @@ class InHands:
         if problem or len(values) != 1:
             seen = ", ".join(sorted(shown(value) for value in values)) or "no live process"
             raise CannotError(
-                f"{self.service.name}: what {self.knob} is set to cannot be told: {problem or seen}",
+                f"{self.service.name}: what {self.knob.name} is set to cannot be told: {problem or seen}",
                 remedy="give the service a launcher, or start it",
             )
         return Held(values.pop(), "its live processes")
@@ -122,29 +179,28 @@ class InHands:
 
 
 @dataclass(frozen=True, slots=True)
-class StackFileEnv:
-    """An environment variable that the stack file itself gives a process; it is read, and not changed yet."""
+class StackEntry:
+    """A knob in the stack file itself: in `launcher.env`, or in the argument list `launcher.start`."""
 
     path: Path
     service: Service
-    knob: str
+    knob: Knob
 
     def read(self) -> Held:
-        """What the launcher's `env` sets it to."""
-        return Held(
-            self.service.launcher.env.get(self.knob), f"{self.path.name}: services.{self.service.name}.launcher.env"
-        )
+        """What the stack file sets it to."""
+        from vindicate.operate.stack_entry import read_entry
+
+        launcher, env = self.service.launcher, self.knob.kind == "env"
+        name = self.knob.name
+        value = launcher.env.get(name) if env else read_entry(self.path, self.service.name, launcher.start, name)
+        return Held(value, f"{self.path.name}: services.{self.service.name}.launcher.{'env' if env else 'start'}")
 
     def edit(self, source: bytes | None, value: str | None) -> bytes | None:
-        """Nothing yet.
+        """The stack file with that value changed; the stack must be read again before anything is started from it."""
+        from vindicate.operate.stack_entry import edit_entry
 
-        Raises:
-            CannotError: Always.
-        """
-        del source, value
-        raise CannotError(
-            f"{self.path}: services.{self.service.name}.launcher.env holds {self.knob}, and the stack file is not changed from here yet",
-            remedy="change it there by hand and restart the service, or start it from a script that exports the variable",
+        return edit_entry(
+            _there(source, self.path), self.path, self.service.name, self.knob.name, value, env=self.knob.kind == "env"
         )
 
 

@@ -150,6 +150,7 @@ def plan_edits(stack: Stack, kind: Kind, wanted: Mapping[str, str | None], *, id
     standing: dict[Path, list[str]] = {}
     for change, (name, value) in zip(ids, wanted.items(), strict=True):
         knob = stack.knob(name)
+        name = knob.name  # noqa: PLW2901 a flag may be spelled otherwise
         _must_be_settable(knob, value)
         for service in knob.services:
             holder = holder_of(stack, stack.service(service), knob)
@@ -157,14 +158,14 @@ def plan_edits(stack: Stack, kind: Kind, wanted: Mapping[str, str | None], *, id
             if path is None:
                 continue
             standing.setdefault(path, []).append(service)
+            contents.setdefault(path, _read(path))
+            after[path] = holder.edit(after.get(path, contents[path]), value)
             if name not in held.setdefault(path, []):
-                contents.setdefault(path, _read(path))
                 held[path].append(name)
-                after[path] = holder.edit(after.get(path, contents[path]), value)
         live = {
             reading.value
             for service in knob.services
-            for reading in live_readings(stack.service(service), name)
+            for reading in live_readings(stack.service(service), knob)
             if not reading.problem
         }
         edits.append(

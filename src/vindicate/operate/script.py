@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import tree_sitter
@@ -12,7 +13,7 @@ from vindicate.operate.shell_run import line_stop, nodes_above
 from vindicate.operate.shell_script import ScriptValue, ShellScript
 from vindicate.operate.shell_word import quoted, quoting
 
-__all__ = ["ScriptValue", "edit_value", "read_value"]
+__all__ = ["ScriptValue", "check_syntax", "edit_value", "read_value"]
 
 _BARE_DEFAULT = re.compile(r"[A-Za-z0-9_./:,@%+-]*", re.ASCII)
 
@@ -54,7 +55,7 @@ def edit_value(source: bytes, name: str, value: str | None, *, path: Path | None
         raise script.refusal(
             0, f"would set {name} to {after.value if after else None!r} after the change, not to {value!r}"
         )
-    _check_syntax(source, edited, script)
+    check_syntax(source, edited, script.refusal)
     return edited
 
 
@@ -152,8 +153,12 @@ def _head_stop(script: ShellScript) -> int:
     return stop
 
 
-def _check_syntax(before: bytes, after: bytes, script: ShellScript) -> None:
-    """Let bash itself parse the result, where there is a bash; a script that was broken before may stay so."""
+def check_syntax(before: bytes, after: bytes, refusal: Callable[[int, str], MisuseError]) -> None:
+    """Let bash itself parse the result, where there is a bash; a script that was broken before may stay so.
+
+    Raises:
+        MisuseError: bash no longer understands it.
+    """
     bash = shutil.which("bash")
     if bash is None:
         return
@@ -163,4 +168,4 @@ def _check_syntax(before: bytes, after: bytes, script: ShellScript) -> None:
         and not subprocess.run([bash, "-n"], input=before, capture_output=True, timeout=10, check=False).returncode
     ):
         said = check.stderr.decode(errors="replace").strip().splitlines()
-        raise script.refusal(0, f"would no longer be understood by bash: {said[0] if said else 'bash -n failed'}")
+        raise refusal(0, f"would no longer be understood by bash: {said[0] if said else 'bash -n failed'}")

@@ -5,7 +5,7 @@ import shlex
 
 from vindicate.errors import MisuseError
 
-__all__ = ["literal", "quoted", "quoting"]
+__all__ = ["literal", "quoted", "quoting", "with_tail"]
 
 _BARE = re.compile(r"[A-Za-z0-9_./:,@%+=-]*", re.ASCII)
 _EXPANDS = re.compile(rb"\$[A-Za-z_0-9{(*@#?!$'\"-]|`")
@@ -81,3 +81,18 @@ def quoted(value: str, style: str = "") -> bytes:
         raise MisuseError(
             f"the value {value!r} is no text that UTF-8 can hold", remedy="give it as plain text"
         ) from error
+
+
+def with_tail(raw: bytes, head: str, value: str) -> bytes | None:
+    """The word *raw*, whose text begins with *head*, with *value* behind that, in the quotes that it had; ``None`` when it is quoted otherwise.
+
+    Example:
+        >>> with_tail(b'--a="1"', "--a=", "2"), with_tail(b"'K=1'", "K=", "2 3")
+        (b'--a="2"', b"'K=2 3'")
+    """
+    start = head.encode(errors="surrogateescape")
+    if raw.startswith(start):
+        return start + quoted(value, quoting(raw[len(start) :]))
+    style = quoting(raw)
+    text = quoted(head + value, style) if style else b""
+    return text if style and text.startswith(style.encode() + start) else None

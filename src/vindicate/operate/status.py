@@ -24,6 +24,7 @@ class KnobStand:
         problem: Why the script or a process could not be read.
         declared_known: Whether the script's value could be read; without that *declared* says nothing.
         unread: Processes whose value could not be read; they are not in *live*.
+        read_from: By process, where its value was read when that is not its own environment or command line.
         unseen: Why there is no process to read it from, where there is none.
     """
 
@@ -34,6 +35,7 @@ class KnobStand:
     declared_known: bool = True
     unread: tuple[int, ...] = ()
     unseen: str = ""
+    read_from: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ def look_at(stack: Stack, service: Service) -> ServiceStand:
 def knob_stand(stack: Stack, knob: Knob, service: Service) -> KnobStand:
     """What the script declares and what each live process holds."""
     declared, problem = declared_value(stack, knob, service)
-    readings = live_readings(service, knob.name) if knob.kind == "env" else ()
+    readings = live_readings(service, knob)
     unreadable = next((reading.problem for reading in readings if reading.problem), None)
     live = {str(reading.pid): reading.value for reading in readings if not reading.problem}
     return KnobStand(
@@ -109,13 +111,12 @@ def knob_stand(stack: Stack, knob: Knob, service: Service) -> KnobStand:
         declared_known=problem is None,
         unread=tuple(reading.pid for reading in readings if reading.problem),
         unseen="" if readings else why_unseen(service),
+        read_from={str(reading.pid): reading.elsewhere for reading in readings if reading.elsewhere},
     )
 
 
 def declared_value(stack: Stack, knob: Knob, service: Service) -> tuple[str | None, str | None]:
     """The value that the service's script or stack-file entry gives the knob, and why it cannot be told."""
-    if knob.kind == "arg":
-        return None, "knobs of kind arg are not read yet"
     if service.launcher.kind == "none" and service.launcher.file is None:
         return None, f"launcher kind {service.launcher.kind!r} declares no value that can be read"
     from vindicate.operate.holder import holder_of

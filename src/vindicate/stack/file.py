@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from vindicate.errors import MisuseError
 from vindicate.redact import is_secret_name, redact_text
+from vindicate.stack.flag import same_flag
 from vindicate.stack.model import ENGINES, LAUNCHERS, ROLES, Client, Knob, Launcher, Service, Stack
 
 __all__ = ["find_stack_file", "load_stack", "read_stack"]
@@ -156,14 +157,16 @@ class _Reader:
         for name, service in services.items():
             self.known(f"services.{name}", "upstream", service.upstream, services)
             self.known(f"services.{name}", "restart_with", service.restart_with, services)
+        knobs = {
+            name: self.knob(name, self.table(f"knobs.{name}", raw), services)
+            for name, raw in self.table("knobs", self.data.get("knobs", {})).items()
+        }
+        self.only_once([knob.name for knob in knobs.values() if knob.kind == "arg"])
         return Stack(
             name=self.text("stack", head, "name") or self.path.parent.name,
             entry=str(entry),
             services=services,
-            knobs={
-                name: self.knob(name, self.table(f"knobs.{name}", raw), services)
-                for name, raw in self.table("knobs", self.data.get("knobs", {})).items()
-            },
+            knobs=knobs,
             clients={
                 name: self.client(name, self.table(f"clients.{name}", raw))
                 for name, raw in self.table("clients", self.data.get("clients", {})).items()
@@ -281,7 +284,18 @@ class _Reader:
         kind = self.choice(table, raw, "kind", ("env", "arg"), "env")
         if kind == "env" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise self.fail(table, None, "is no name of an environment variable", 'rename it, or say kind = "arg"')
+        if kind == "arg" and not re.fullmatch(r"--?[A-Za-z][\w.-]*|[A-Za-z]\w*-[\w.-]*", name, re.ASCII):
+            raise self.fail(
+                table, None, "is of kind arg, and no flag", f'write it as a flag: [knobs."--{name.lstrip("-")}"]'
+            )
         return Knob(name=name, services=holders, kind="arg" if kind == "arg" else "env", default=default)
+
+    def only_once(self, flags: list[str]) -> None:
+        """Insist that no two knobs are spellings of one flag."""
+        for number, name in enumerate(flags):
+            other = next((earlier for earlier in flags[:number] if same_flag(earlier, name)), None)
+            if other is not None:
+                raise self.fail(f"knobs.{name}", None, f"is the same flag as knobs.{other}", "keep one of them")
 
     def client(self, name: str, raw: Mapping[str, Any]) -> Client:
         table = f"clients.{name}"

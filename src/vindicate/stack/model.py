@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from vindicate.errors import MisuseError
+from vindicate.stack.flag import same_flag
 
 __all__ = ["ENGINES", "ROLES", "Client", "Knob", "Launcher", "Service", "Stack"]
 
@@ -154,13 +155,20 @@ class Stack:
             MisuseError: There is none; the remedy lists the names there are.
         """
         try:
-            return self.knobs[name]
+            return self.knobs[self.knob_name(name)]
         except KeyError:
             known = ", ".join(self.knobs) or "none yet"
             raise MisuseError(
                 f"no knob {name!r} in {self.file}",
                 remedy=f"declare [knobs.{name}] with the services that hold it; declared: {known}",
             ) from None
+
+    def knob_name(self, spelling: str) -> str:
+        """The declared name of the knob that *spelling* means: a flag may be written with or without its dashes; else *spelling*."""
+        if spelling in self.knobs:
+            return spelling
+        alike = (knob.name for knob in self.knobs.values() if knob.kind == "arg" and same_flag(knob.name, spelling))
+        return next(alike, spelling)
 
     def restart_set(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """*names* and all that must be restarted with them, directly or not, in stack-file order."""

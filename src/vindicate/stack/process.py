@@ -15,7 +15,7 @@ import psutil
 from vindicate.clock import iso
 from vindicate.errors import CannotError, MisuseError
 from vindicate.stack.keeper import container_pids, is_port_proxy
-from vindicate.stack.model import Service
+from vindicate.stack.model import Knob, Service
 from vindicate.stack.namespaces import process_at
 
 __all__ = [
@@ -38,17 +38,24 @@ _ENTRY = re.compile(rb"[^=\s]+=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobReading:
-    """What one live process holds for one environment variable.
+    """What one live process holds for one environment variable, or flag of its command line.
 
     Attributes:
         value: Its value; ``""`` is empty, ``None`` is unset (or unknown, see *problem*).
         problem: Why it could not be read, else ``None``.
+        where: Where a flag was read, which may be the command line of the process that started it.
     """
 
     pid: int
     name: str
     value: str | None
     problem: str | None = None
+    where: str = ""
+
+    @property
+    def elsewhere(self) -> str:
+        """Where it was read, when that is not the process's own environment or command line."""
+        return "" if self.where == f"/proc/{self.pid}/cmdline" else self.where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,12 +297,20 @@ def read_knob(pid: int, name: str, *, within: Iterable[int] = ()) -> KnobReading
     )
 
 
-def live_readings(service: Service, name: str) -> tuple[KnobReading, ...]:
-    """What every live process of the service holds: its own, and all below them.
+def live_readings(service: Service, knob: Knob | str) -> tuple[KnobReading, ...]:
+    """What every live process of the service holds: its own, and all below them; of a flag, those that listen.
+
+    Args:
+        knob: A bare name is an environment variable.
 
     Raises:
         MisuseError: Its pidfile is there and holds no number.
     """
+    if isinstance(knob, Knob) and knob.kind == "arg":
+        from vindicate.stack.arguments import argument_readings
+
+        return argument_readings(service, knob.name)
+    name = knob.name if isinstance(knob, Knob) else knob
     pids = process_tree(service_pids(service))
     readings = [read_knob(pid, name, within=pids) for pid in pids]
     return tuple(reading for reading in readings if not (reading.problem or "").endswith("is gone"))

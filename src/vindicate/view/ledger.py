@@ -61,6 +61,8 @@ class _KnobState(Protocol):
     def unseen(self) -> tuple[str, ...]: ...
     @property
     def together(self) -> str: ...
+    @property
+    def read_from(self) -> dict[str, str]: ...
 
 
 # ---- claw-back -------------------------------------------------------------------------------------------------------
@@ -310,7 +312,7 @@ def knob_lines(
         for service, value in state.scripts.items()
     ]
     lines += [
-        f"  live           {shown(value)}  ({service}, pid {pid})"
+        f"  live           {shown(value)}  ({service}, pid {pid}{f', by {by}' if (by := state.read_from.get(pid)) else ''})"
         for service, of in state.live.items()
         for pid, value in of.items()
     ]

@@ -22,7 +22,10 @@ def stack_lines(stands: Sequence[ServiceStand]) -> list[str]:
 
 
 def _knob_line(name: str, knob: KnobStand) -> str:
-    seen = [f"{shown(value)} in pid {pid}" for pid, value in knob.live.items()]
+    seen = [
+        f"{shown(value)} in pid {pid}" + (f" (by {knob.read_from[pid]})" if pid in knob.read_from else "")
+        for pid, value in knob.live.items()
+    ]
     live = ", ".join(seen + [f"not known in pid {pid}" for pid in knob.unread]) or knob.unseen
     script = f"script says {shown(knob.declared)}" if knob.declared_known else "script: not known"
     mark = "  DRIFT" if knob.drift else ""

@@ -41,7 +41,7 @@ class Person:
             f"{self.service.name}: YOUR TURN: stop it, and start it again{f' {values}' if values else ''}; it is waited for"
         ]
         for name in wanted:
-            readings = live_readings(self.service, name)
+            readings = live_readings(self.service, self.stack.knobs.get(name, name))
             held = ", ".join(f"{shown(item.value)} in pid {item.pid}" for item in readings if not item.problem)
             lines.append(
                 f"  {name} is now {held or 'held by no process that can be read'}; it stands wherever you set it when you start it"
@@ -66,7 +66,7 @@ class Person:
             ):
                 return f"pid {pid} still runs as before"
         for name, value in wanted.items():
-            for reading in live_readings(self.service, name):
+            for reading in live_readings(self.service, self.stack.knobs.get(name, name)):
                 if reading.problem:
                     return f"{name} in pid {reading.pid}: {reading.problem}"
                 if reading.value != value:
