@@ -298,11 +298,18 @@ def run_once(scenario: Scenario, args: argparse.Namespace) -> dict[str, object]:
                 pids = {name: process.pid for name, process in running.items()}
                 others = baselines(running, file)
                 verdict = diagnose(url, file, folder, args, tuple(word.format(**pids) for word in scenario.more))
-                return verdict | {"baselines": others}
+                return verdict | {"baselines": others, "is": declared(str(verdict.get("service")), file)}
             finally:
                 for client in clients:
                     client.kill()
                     client.wait()
+
+
+def declared(found: str, file: Path) -> str | None:
+    """The name in the stack file of a service that was discovered, by its port."""
+    services = tomllib.loads(file.read_text())["services"]
+    port = found.rpartition(":")[2]
+    return next((name for name, one in services.items() if found != name and one["url"].endswith(f":{port}")), None)
 
 
 def diagnose(
@@ -339,7 +346,19 @@ def measured(scenario: Scenario, args: argparse.Namespace, *, busy: bool) -> dic
             verdict = run_once(scenario, args)
     except TimeoutError as error:
         verdict = {"took": 0.0, "crash": f"the chain was not ready: {error}"}
-    kept = ("status", "layer", "service", "mechanism", "confidence", "cleared", "window_s", "took", "code", "crash")
+    kept = (
+        "status",
+        "layer",
+        "service",
+        "mechanism",
+        "confidence",
+        "cleared",
+        "window_s",
+        "took",
+        "code",
+        "crash",
+        "is",
+    )
     truth = ("layer", "service", "mechanism", "may_abstain", "decode_cleared")
     return {
         "scenario": scenario.name,

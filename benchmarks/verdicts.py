@@ -15,6 +15,7 @@ from typing import Any
 __all__ = ["bounds", "grade", "read_runs", "report", "right_line"]
 
 Run = dict[str, Any]
+KINDS = ({"proxy", "gateway", "router"}, {"engine", "prefill", "decode"})
 BINS = ((0.0, 0.8), (0.8, 0.85), (0.85, 0.9), (0.9, 0.95), (0.95, 1.01))
 LATE_S = 5.0  # a verdict may take so long after its window
 
@@ -30,11 +31,21 @@ def bounds(k: int, n: int) -> str:
 
 
 def grade(run: Run, knob: str = "") -> dict[str, bool]:
-    """What was right and what was wrong about the verdict of *run*, which deserved ``run["truth"]``."""
+    """What was right and what was wrong about the verdict of *run*, which deserved ``run["truth"]``.
+
+    Without a stack file nothing outside shows whether a relay is called proxy, gateway or router, or which side of a pair an
+    engine is: there the guilty service (``verdict["is"]``, by its port) under any word of its kind is right, or under none where
+    it never answered.
+    """
     truth, verdict = run["truth"], run["verdict"]
     healthy, status = truth["layer"] == "none", verdict.get("status")
+    found = verdict.get("is") is not None and verdict.get("is") == truth["service"] and not run["stack_file"]
+    same = verdict.get("layer") == truth["layer"] or (
+        found
+        and (verdict.get("layer") == "none" or any({verdict.get("layer"), truth["layer"]} <= kind for kind in KINDS))
+    )
     right = (truth["may_abstain"] and status == "undetermined") or (
-        verdict.get("layer") == truth["layer"] and status == ("healthy" if healthy else "fault")
+        same and status == ("healthy" if healthy else "fault")
     )
     cleared = any(knob in c["knobs"] for c in verdict.get("cleared") or [])
     return {
@@ -66,7 +77,8 @@ def right_line(name: str, runs: list[Run]) -> str:
 def _said(verdict: Run) -> str:
     if "crash" in verdict:
         return f"CRASH {verdict['crash']}"
-    return f"{verdict.get('status')}/{verdict.get('service')}/{verdict.get('mechanism')}"
+    who = verdict.get("is") or verdict.get("service")
+    return f"{verdict.get('status')}/{who}/{verdict.get('mechanism')}"
 
 
 def report(runs: list[Run], cases: Path | None = None, known: Iterable[str] = ()) -> Iterator[str]:

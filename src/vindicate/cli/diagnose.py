@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["diagnose"]
 
+_FINDING_TOKENS = 4  # of the budget, for finding a chain
 _EXIT = {"healthy": 0, "fault": 1, "undetermined": 3}
 
 
@@ -161,10 +162,12 @@ def diagnose(
                 else f"--out {out_file} was given without the word capture",
                 remedy=f"try: vindicate diagnose capture {url or ''}".rstrip() + f" --out {out_file or 'capture.json'}",
             )
-        stack = _stack(url, stack_file)
+        budget = 0 if no_probe else probe_budget
+        spent = min(_FINDING_TOKENS, budget // 8)
+        stack = _stack(url, stack_file, spent)
         _check_running(client_pids)
         with _afar(stack, hosts, ssh, window_s) as joined:
-            capture = joined(_recorded(stack, window_s, 0 if no_probe else probe_budget, client_pids))
+            capture = joined(_recorded(stack, window_s, budget - (spent if stack.file is None else 0), client_pids))
         capture = replace(capture, blind=(*stack.notes, *capture.blind))
         if stack.others:
             urls = ", ".join(stack.others)
@@ -200,8 +203,8 @@ def _one(words: tuple[str, ...]) -> str | None:
     return words[0] if words else None
 
 
-def _stack(url: str | None, stack_file: str | None) -> "Stack":
-    """The stack file's chain, entered at *url* when that is one of its services; else what the sockets show."""
+def _stack(url: str | None, stack_file: str | None, tokens: int) -> "Stack":
+    """The stack file's chain, entered at *url* when that is one of its services; else what the sockets show, for *tokens* at most."""
     from vindicate.stack.file import find_stack_file, load_stack
 
     if find_stack_file(stack_file) is not None:
@@ -219,7 +222,7 @@ def _stack(url: str | None, stack_file: str | None) -> "Stack":
             )
     from vindicate.stack.discover import discover
 
-    return discover(url)
+    return discover(url, tokens)
 
 
 def _recorded(stack: "Stack", window_s: float, budget: int, client_pids: tuple[int, ...]) -> "Capture":

@@ -17,7 +17,7 @@ from vindicate.record.observation import ProbeResult
 
 __all__ = ["SLOWER_S", "SLOWER_TIMES", "Exchange", "delays", "exchanges", "past"]
 
-_STEP_S = 0.25
+_STEP_S, _MOST_LOOKS = 0.25, 4000
 _QUICK_S = 0.5  # so long any relay may look at a request
 _IDLE_LOOKS, _IDLE_SHARE = 8, 0.3  # one at its limit is never idle for longer than it takes to pass the next one on
 SLOWER_S, SLOWER_TIMES = 1.5, 3.0
@@ -88,7 +88,8 @@ def _idles(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
         return
     owed = [exchange for link in node.down for exchange in exchanges(link)]
     asked = [e for link in scene.account.links if may_be_of(scene, link, name) for e in exchanges(link)]
-    looks = [i * _STEP_S for i in range(int(scene.account.end / _STEP_S))]
+    step_s = max(_STEP_S, scene.account.end / _MOST_LOOKS)
+    looks = [i * step_s for i in range(int(scene.account.end / step_s))]
     waiting = [t for t in looks if any(e.waits(t) for e in owed)]
     idle = [t for t in waiting if not any(e.runs(t) for e in asked)]
     if len(idle) < _IDLE_LOOKS or len(idle) < _IDLE_SHARE * len(waiting):
@@ -99,8 +100,8 @@ def _idles(scene: Scene, node: NodeAccount) -> Iterator[Clue]:
         "wait-for",
         0.6,
         f"in {share:.0f} % of the time in which {name} owed an answer it was asking nobody for one",
-        waited_s=len(waiting) * _STEP_S,
-        idle_s=len(idle) * _STEP_S,
+        waited_s=len(waiting) * step_s,
+        idle_s=len(idle) * step_s,
     )
     yield against(
         "probe",

@@ -261,7 +261,9 @@ def _known_role(scene: Scene, name: str) -> str:
     answered = any(s.service == name and s.status is not None for s in scene.capture.scrapes) or any(
         p.target == name and p.status is not None for p in scene.capture.probes
     )
-    guessed = ":" in name and role == "engine" and not scene.chain.services[name].pids and not answered
+    seen = scene.chain.services.get(name)
+    unknown = seen is not None and (not seen.pids or seen.engine == "generic")
+    guessed = ":" in name and role == "engine" and unknown and not answered
     return "" if guessed else role
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vindicate.record.observation import Address
+from vindicate.stack.named import is_model_server, is_no_server, named_by
 from vindicate.stack.namespaces import addresses_in, namespace_of, process_at
 from vindicate.stack.process import is_local
 from vindicate.stack.sockets import (
@@ -17,7 +18,7 @@ from vindicate.stack.sockets import (
 )
 from vindicate.stack.unix import unix_connections
 
-__all__ = ["HostCalls", "Listening"]
+__all__ = ["NOT_HTTP", "HostCalls", "Listening"]
 
 _OF_THE_SYSTEM = (
     "/run/systemd/",
@@ -28,6 +29,10 @@ _OF_THE_SYSTEM = (
     "/var/run/nscd/",
     "/tmp/.X11-unix/",  # noqa: S108 compared, not opened
     "/run/docker",
+)
+# Ports of ssh, DNS, databases, queues, telemetry.
+NOT_HTTP = frozenset(
+    {22, 25, 53, 111, 2049, 2379, 2380, 3306, 4222, 4317, 4318, 5432, 5672, 6379, 9092, 11211, 14268, 27017}
 )
 _OUTGOING = ("ESTABLISHED", "SYN_SENT", "CLOSE_WAIT")
 _ANY = ("0.0.0.0", "::")  # noqa: S104 compared, not bound
@@ -140,6 +145,18 @@ class HostCalls:
             return self.holders(address.port)
         heard = self.inside.get(address)
         return heard.pids if heard is not None else ()
+
+    def leads_to_a_model(self, pids: set[int], seen: set[int]) -> bool:
+        """Whether *pids* serve models by their own words, or name as an upstream or call a local port of some that do."""
+        if any(is_model_server(pid) for pid in pids):
+            return True
+        further = set[int]()
+        for pid in pids - seen:
+            ports = {one.port for one in named_by(pid) if one.upstream and is_local(one.host.strip("[]"))}
+            ports |= {one.port for one in self.by_pid.get(pid, ()) if is_local(one.host)} - NOT_HTTP
+            further |= {holder for port in ports for holder in self.holders(port) if not is_no_server(holder)}
+        further -= pids | seen
+        return bool(further) and self.leads_to_a_model(further, seen | pids)
 
     def unix_calls(self, pids: set[int]) -> dict[str, tuple[int, ...]]:
         """Paths of Unix sockets to which *pids* are connected right now, with the processes at the other end; those of the system left out."""

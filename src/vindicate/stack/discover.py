@@ -14,32 +14,27 @@ from urllib.parse import urlsplit
 from vindicate.errors import MisuseError
 from vindicate.record.observation import Address
 from vindicate.stack.ask import ask
-from vindicate.stack.calls import HostCalls
+from vindicate.stack.calls import NOT_HTTP, HostCalls
 from vindicate.stack.entry import checked_url, refuse_plain
 from vindicate.stack.flowing import flowing_from
 from vindicate.stack.model import Service, Stack
 from vindicate.stack.named import (
     Named,
     command_of,
-    is_model_server,
     is_no_server,
     named_by,
     named_in,
     named_in_environment,
 )
 from vindicate.stack.namespaces import container_name
-from vindicate.stack.passed_on import passed_on
+from vindicate.stack.passed_on import handed_on, passed_on
 from vindicate.stack.process import is_local, process_tree
-from vindicate.stack.roles import Node, Part, belongs, parts_of, reached, relays
+from vindicate.stack.roles import HANDED_ON, Node, Part, belongs, parts_of, reached, relays
 
 __all__ = ["Found", "discover", "search"]
 
 _LOOK_STEP_S = 0.12
 _MAX_NODES, _MAX_CANDIDATES = 24, 64
-# Ports of ssh, DNS, databases, queues, telemetry.
-_NOT_HTTP = frozenset(
-    {22, 25, 53, 111, 2049, 2379, 2380, 3306, 4222, 4317, 4318, 5432, 5672, 6379, 9092, 11211, 14268, 27017}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +46,14 @@ class Found:
     nodes: dict[str, Node]
 
 
-def discover(url: str | None) -> Stack:
+def discover(url: str | None, tokens: int = 0) -> Stack:
     """Find the chain behind *url*, or with ``None`` the chain on this host that looks most like one.
 
-    Services are named `pid:NAME:PORT`. Ports are asked with GET only, with short deadlines, and only those of the chain.
+    Services are named `pid:NAME:PORT`. Ports are asked with GET, with short deadlines, and only those of the chain.
     A dead port gives a Stack of that one service.
+
+    Args:
+        tokens: So many small chats, of one token each, may be sent to relays of which nothing else says whom they call.
 
     Raises:
         MisuseError: *url* is no http URL, or says https where plain HTTP is spoken; or without one nothing on this host looks
@@ -66,23 +64,25 @@ def discover(url: str | None) -> Stack:
         About 0.3 s for each service of the chain; 1.5 s more for each layer that does not answer, 2.4 s for one with a relay
         that answers us by itself and says nowhere whom it calls.
     """
-    return search(url).stack
+    return search(url, tokens).stack
 
 
-def search(url: str | None) -> Found:
+def search(url: str | None, tokens: int = 0) -> Found:
     """As `discover`, with the reasons."""
     root = None if url is None else checked_url(url)
-    return asyncio.run(_Search().run(root))
+    return asyncio.run(_Search(tokens).run(root))
 
 
 class _Search:
     """One discovery; nodes are kept by port (local) or host and port (remote)."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
         self.calls = HostCalls()
         self.nodes: dict[str, Node] = {}
         self.trees: dict[str, tuple[int, ...]] = {}
         self.passed: dict[str, set[Address]] = {}
+        self.handed: dict[str, set[Address]] = {}
         self.flowing: dict[str, set[Address]] = {}
         self.others: list[Node] = []
         self.notes: list[str] = []
@@ -168,13 +168,17 @@ class _Search:
                 # What a relay further down called in the same moment is called by that one.
                 further = [await self.passed_by(self.local_node(one.port)) for one in self.listeners(passed)]
                 self.passed[node.key] = passed.difference(*further)
-        riddles = [node for node in level if node.key not in self.flowing and self.is_riddle(node)]
+        for node in level:
+            if self.tokens > 0 and node.key not in self.handed and self.is_riddle(node, engines=True):
+                self.tokens -= 1
+                self.handed[node.key] = await handed_on(node.url, self.calls, set(self.tree(node)))
+        riddles = [one for one in level if one.key not in self.flowing | self.handed and self.is_riddle(one)]
         come = await asyncio.gather(*(flowing_from(self.calls, one.port, set(self.tree(one))) for one in riddles))
         self.flowing |= {node.key: found for node, found in zip(riddles, come, strict=True)}
 
-    def is_riddle(self, node: Node) -> bool:
-        """Whether it calls somebody, is no engine, and nothing so far says which of them are its upstreams."""
-        if not node.pids or node.answers.engine or node.answers.mode or node.is_engine:
+    def is_riddle(self, node: Node, *, engines: bool = False) -> bool:
+        """Whether it calls somebody, and nothing so far says which of them are its upstreams; *engines*: also of what answers like one."""
+        if not node.pids or node.is_engine or (not engines and (node.answers.engine or node.answers.mode)):
             return False
         return not self.weigh(node, [one for pid in node.pids for one in named_by(pid)]) and bool(node.unknown)
 
@@ -198,7 +202,7 @@ class _Search:
         if node.remote or not node.pids:
             return []
         held = {port for port, heard in self.calls.listening.items() if set(heard.pids) & set(node.pids)}
-        return sorted(held - {node.port} - _NOT_HTTP)[:4]
+        return sorted(held - {node.port} - NOT_HTTP)[:4]
 
     def next_level(self, level: list[Node], done: list[Node]) -> list[Node]:
         found: list[Node] = []
@@ -251,15 +255,17 @@ class _Search:
         names = {_key(one.host, one.port): one for one in reversed(named) if one.upstream is not None}
         passed = {_key(one.host, one.port) for one in self.passed.get(node.key, ())}
         flowing = {_key(one.host, one.port) for one in self.flowing.get(node.key, ())}
+        handed = {_key(one.host, one.port) for one in self.handed.get(node.key, ())}
         called = {address for pid in own - {os.getpid()} for address in self.calls.by_pid.get(pid, ())}
         addresses = {_key(one.host, one.port): Address(one.host.strip("[]"), one.port) for one in named}
-        addresses |= {_key(one.host, one.port): one for one in (*called, *self.passed.get(node.key, ()))}
+        shown = (*called, *self.passed.get(node.key, ()), *self.handed.get(node.key, ()))
+        addresses |= {_key(one.host, one.port): one for one in shown}
         for key, address in sorted(addresses.items()):
             local = is_local(address.host)
             if not local:
                 self.calls.follow(address.host)
             holders = set(self.calls.holders_at(address))
-            if address.port in _NOT_HTTP or holders & own or (local and address.port not in self.calls.listening):
+            if address.port in NOT_HTTP or holders & own or (local and address.port not in self.calls.listening):
                 continue
             said = names.get(key)
             if said is not None and said.upstream:
@@ -268,9 +274,11 @@ class _Search:
                 why = "a request of ours was passed on to it"
             elif said is not None or any(is_no_server(pid) for pid in holders):
                 continue
+            elif key in handed:
+                why = HANDED_ON
             elif key in flowing:
                 why = "what comes from there goes on to its callers"
-            elif holders and self.leads_to_a_model(holders, own):
+            elif holders and self.calls.leads_to_a_model(holders, own):
                 why = f"connected, and {command_of(holders)} serves models or leads to one that does"
             else:
                 who = f", held by {command_of(holders)}" if holders else ""
@@ -285,23 +293,11 @@ class _Search:
                 found[key] = (self.remote_node(address, _url(said)), why)
         return list(found.values())
 
-    def leads_to_a_model(self, pids: set[int], seen: set[int]) -> bool:
-        """Whether *pids* serve models by their own words, or name as an upstream or call a local port of some that do."""
-        if any(is_model_server(pid) for pid in pids):
-            return True
-        further = set[int]()
-        for pid in pids - seen:
-            ports = {one.port for one in named_by(pid) if one.upstream and is_local(one.host.strip("[]"))}
-            ports |= {one.port for one in self.calls.by_pid.get(pid, ()) if is_local(one.host)} - _NOT_HTTP
-            further |= {holder for port in ports for holder in self.calls.holders(port) if not is_no_server(holder)}
-        further -= pids | seen
-        return bool(further) and self.leads_to_a_model(further, seen | pids)
-
     def dead(self, named: list[Named]) -> list[tuple[Node, str]]:
         """Where the arguments of a relay send requests and nothing listens; what answers for itself calls nobody."""
         found = []
         for one in named:
-            known = one.port in self.calls.listening or one.port in _NOT_HTTP
+            known = one.port in self.calls.listening or one.port in NOT_HTTP
             if one.upstream and not known and is_local(one.host.strip("[]")):
                 node = self.local_node(one.port, f"http://{one.host}:{one.port}")
                 node.option = one.by
@@ -319,13 +315,13 @@ class _Search:
         ports = [
             port
             for port, heard in self.calls.listening.items()
-            if heard.pids and os.getpid() not in heard.pids and port not in _NOT_HTTP
+            if heard.pids and os.getpid() not in heard.pids and port not in NOT_HTTP
         ]
         likely = [
             port
             for port in ports
             if not any(is_no_server(pid) for pid in self.calls.holders(port))
-            and self.leads_to_a_model(set(self.calls.holders(port)), {os.getpid()})
+            and self.calls.leads_to_a_model(set(self.calls.holders(port)), {os.getpid()})
         ]
         candidates = [self.local_node(port) for port in likely[:_MAX_CANDIDATES]]
         await self.ask_level(candidates)

@@ -5,6 +5,7 @@ upstream; a database, a collector or a stranger's client, called at the same mom
 """
 
 import asyncio
+import json
 import random
 
 from vindicate.record.observation import Address
@@ -13,7 +14,7 @@ from vindicate.stack.calls import HostCalls
 from vindicate.stack.http import OwnSockets, exchange
 from vindicate.stack.sockets import EndedSockets, dump_sockets, raw_sockets
 
-__all__ = ["passed_on"]
+__all__ = ["handed_on", "passed_on"]
 
 _HEADER = "X-Vindicate-Padding"
 _ROUNDS, _ENOUGH = 7, 3  # two upstreams that take turns are each seen three times
@@ -22,6 +23,7 @@ _SAME_BYTES = 8  # a forwarded request differs from ours by its own headers, and
 _MOST_ADDED = 2000
 _QUICK_S = 1.0  # in a longer round too much else is sent
 _SETTLE_S = 0.02
+_LOOKS_AFTER = 8
 _Sent = dict[tuple[Address, Address], int]
 
 
@@ -57,14 +59,45 @@ async def passed_on(url: str, calls: HostCalls, pids: set[int]) -> set[Address]:
     return {address for address, seen in extra.items() if _alike(seen) >= _ENOUGH}
 
 
-def _sent(calls: HostCalls, pids: set[int], ended: EndedSockets, own: OwnSockets) -> _Sent:
-    """Bytes that each connection has sent that *pids* may have opened, ended ones since the last call included."""
+async def handed_on(url: str, calls: HostCalls, pids: set[int]) -> set[Address]:
+    """Whom the service hands a small chat for one token to, also when nobody answers it; only on connections that *pids* are seen to hold.
+
+    One request will do, where more of them might add to a stall: of thousands of sizes it has one, and nobody else sends that
+    many bytes on these processes' connections within a second. Its text holds the size, as not every router passes headers on;
+    a row of dashes is few tokens.
+    """
+    ended, own, pad = EndedSockets(), OwnSockets(), random.choice(_PADS)  # noqa: S311 a size, no secret
+    found = set[Address]()
+    before = _sent(calls, pids, ended, own, held=True)
+    chat = {"messages": [{"role": "user", "content": f"Say one word. {'-' * pad}"}], "max_tokens": 1, "stream": True}
+    asking = asyncio.ensure_future(
+        exchange(
+            f"{url}/v1/chat/completions", method="POST", body=json.dumps({"model": "default", **chat}).encode(),
+            headers={"Content-Type": "application/json"}, deadline_s=ASK_S, limit_bytes=BODY_LIMIT, own=own,
+        )
+    )  # fmt: skip
+    try:
+        last = _LOOKS_AFTER
+        while last:
+            await asyncio.sleep(_SETTLE_S)
+            now = _sent(calls, pids, ended, own, held=True)
+            found |= {ends[1] for ends, sent in now.items() if 0 < sent - before.get(ends, 0) - pad < _MOST_ADDED}
+            last -= bool(found) or asking.done()  # its other leg may follow
+    finally:
+        ended.close()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    return found
+
+
+def _sent(calls: HostCalls, pids: set[int], ended: EndedSockets, own: OwnSockets, *, held: bool = False) -> _Sent:
+    """Bytes that each connection has sent that *pids* may have opened, or are seen to have (*held*), ended ones since the last call included."""
     now = dump_sockets()
     calls.owners.resolve(one.inode for one in now if one.local.port not in calls.listening)
     found: _Sent = {}
     for one in [*now, *raw_sockets(ended.drain())]:
         holders = calls.owners[one.inode]
-        theirs = bool(holders) and pids.isdisjoint(holders)
+        theirs = pids.isdisjoint(holders) and (held or bool(holders))
         ends = (one.local, one.remote)
         if one.tx is not None and one.local.port not in calls.listening and not theirs and ends not in own:
             found[ends] = one.tx

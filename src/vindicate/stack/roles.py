@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 from vindicate.stack.ask import Answers
 from vindicate.stack.named import argv_of, command_of, is_engine
 
-__all__ = ["Node", "Part", "belongs", "parts_of", "reached", "relays"]
+__all__ = ["HANDED_ON", "Node", "Part", "belongs", "parts_of", "reached", "relays"]
 
+HANDED_ON = "a request of ours was handed on to it"
 _PROXIES = ("nginx", "haproxy", "litellm")
 
 
@@ -102,8 +103,10 @@ def parts_of(nodes: Mapping[str, Node]) -> dict[str, Part]:
 
 def _part(node: Node, nodes: Mapping[str, Node], role: str, because: str) -> Part:
     engine, why = _engine(node, role)
-    leaf = not any(below in nodes for below in node.upstream)
-    opaque = leaf and not node.answers.refused and (node.hidden or (bool(node.unknown) and not node.is_engine))
+    below = [why for key, why in node.upstream.items() if key in nodes]
+    once = HANDED_ON in below  # one request shows one of several workers; the others may be among what it calls too
+    may_call = node.hidden or (bool(node.unknown) and not node.is_engine)
+    opaque = (once or not below) and not node.answers.refused and may_call
     return Part(role, engine, "; ".join(text for text in (because, why) if text), opaque)
 
 

@@ -213,3 +213,23 @@ def test_says_that_a_process_of_another_user_cannot_be_looked_into(tmp_path, mon
         stack = discover(proxy.url)
     assert [one.opaque for one in stack.services.values()] == [True]
     assert any("root" in note and f"port {proxy.port}" in note for note in stack.notes)
+
+
+def test_a_hung_relay_is_followed_by_one_small_chat_of_ours_and_only_where_that_is_allowed(
+    tmp_path, collectors, unused
+):
+    """Nobody answers, and nothing names the service behind it; what it pushes elsewhere is no upstream."""
+    aside = ["--also", collectors[1].port, unused, "--push", collectors[0].port, unused]
+    with (
+        observed(tmp_path, "silent") as stuck,
+        observed(tmp_path, "aside", "--upstream", stuck.port, *aside) as proxy,
+        socket.create_connection(("127.0.0.1", proxy.port)) as user,
+    ):
+        user.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        unseen = discover(proxy.url)
+        found = search(proxy.url, tokens=4)
+    assert ports(unseen) == {proxy.port}
+    assert ports(found.stack) == {proxy.port, stuck.port}
+    assert found.nodes[found.stack.entry].upstream == {str(stuck.port): "a request of ours was handed on to it"}
+    assert found.stack.service(found.stack.entry).opaque  # of several workers one request shows one
+    assert asked(tmp_path) == []

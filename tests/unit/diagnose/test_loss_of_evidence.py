@@ -43,6 +43,12 @@ def test_a_capture_of_odd_values_gets_a_verdict_too(name, seed):
     assert 0.0 <= diagnosis.confidence <= 1.0
 
 
+def test_a_time_far_beyond_the_window_does_not_make_it_think_for_ever():
+    dice = random.Random(11)
+    name = dice.choice(list(CAPTURES))
+    assert judge(spoil(dice, CAPTURES[name], dice.choice([0.001, 0.01, 0.1]))).status != "fault"
+
+
 def test_connections_without_byte_counts_do_not_make_their_service_a_hoarder():
     capture = CAPTURES["busy"]
     server_sides = [c for c in capture.connections if c.local.port == 8000]
