@@ -139,9 +139,8 @@ class ServiceCommand:
                 raise self.refusal(step.at, f"runs several programs in one pipeline: {self.line_text(step.at)}")
             if up.type == "redirected_statement":
                 for child in up.children:
-                    if child.type.startswith("heredoc") or (
-                        child.type == "file_redirect" and child.named_child_count > 2
-                    ):
+                    targets = [target for target in child.named_children if target.type != "file_descriptor"]
+                    if child.type.startswith("heredoc") or (child.type == "file_redirect" and len(targets) > 1):
                         raise self.refusal(child.start_byte, f"is not understood: {self.line_text(child.start_byte)}")
             here = up
 
