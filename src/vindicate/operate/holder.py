@@ -62,7 +62,7 @@ def holder_of(stack: Stack, service: Service, knob: Knob) -> Holder:
         return StackEntry(stack.file.resolve(), service, knob)
     raise CannotError(
         f"{stack.file}: services.{service.name} has a launcher of kind {kind!r}"
-        f"{'' if file else ' without a file'}, and a knob of kind {knob.kind} cannot be changed there",
+        f"{' without a file' if kind == 'docker' else ''}, and a knob of kind {knob.kind} cannot be changed there",
         remedy='give it launcher = { kind = "script", file = "…" }, or change it by hand',
     )
 
@@ -192,9 +192,8 @@ class StackEntry:
         """What the stack file sets it to."""
         from vindicate.operate.stack_entry import read_entry
 
-        launcher, env = self.service.launcher, self.knob.kind == "env"
-        name = self.knob.name
-        value = launcher.env.get(name) if env else read_entry(self.path, self.service.name, launcher.start, name)
+        env = self.knob.kind == "env"
+        value = read_entry(self.path, self.service.name, self.knob.name, env=env)
         return Held(value, f"{self.path.name}: services.{self.service.name}.launcher.{'env' if env else 'start'}")
 
     def edit(self, source: bytes | None, value: str | None) -> bytes | None:

@@ -33,7 +33,7 @@ CONTAINER_ENGINES = frozenset(b"docker podman nerdctl".split())
 # What runs another script, a text, or something on another machine: its arguments are not the service's.
 ELSEWHERE = CONTAINER_ENGINES | frozenset(
     b"sh bash dash zsh ksh fish eval tmux screen ssh kubectl su runuser xargs parallel watch script at batch systemd-run machinectl"
-    b" find sbatch flock".split()
+    b" find sbatch flock coproc".split()
 )
 _OPEN = {"program", "list", "pipeline", "redirected_statement"}
 _SAFE = rb"[A-Za-z0-9_./:,@%+=-]*"
@@ -115,7 +115,7 @@ class ServiceCommand:
             raise self.refusal(node.start_byte, f"gives a word another meaning: {self.line_text(node.start_byte)}")
         self._require_open(last)
         for step in programs[:-1]:
-            if step.takes_over or step.background or _identity(step) == _identity(last):
+            if step.takes_over or step.background or step.name == b"coproc" or _identity(step) == _identity(last):
                 raise self.refusal(step.at, f"starts more than one service: {self.line_text(step.at)}")
         return last
 

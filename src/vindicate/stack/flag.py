@@ -115,6 +115,8 @@ def find_flag(words: Sequence[str | None], flag: str, *, since: int = 0) -> Flag
         head, equals, value = word.partition("=")
         if spelled(head) == flag:
             sites.append(FlagSite(at, value, at) if equals else _with_next(words, at, flag))
+        elif flag in (_negated(head), spelled(head).replace("--no-", "--", 1)):
+            raise UnclearFlagError(at, f"has {head}, which is the other side of {flag}")
         elif _may_be_short_for(head, flag):
             raise UnclearFlagError(at, f"has {head}, which may be short for {flag}")
     if len(sites) > 1:
@@ -139,6 +141,11 @@ def _with_next(words: Sequence[str | None], at: int, flag: str) -> FlagSite:
             at, f"has more than one word behind {flag}, and which of them are its value cannot be told"
         )
     return FlagSite(at, value, at + 1)
+
+
+def _negated(head: str) -> str:
+    """``--x`` → ``--no-x``, which vLLM takes for the same setting."""
+    return spelled(head).replace("--", "--no-", 1) if head.startswith("--") else ""
 
 
 def _may_be_short_for(head: str, flag: str) -> bool:
