@@ -115,7 +115,7 @@ class ServiceCommand:
             raise self.refusal(node.start_byte, f"gives a word another meaning: {self.line_text(node.start_byte)}")
         self._require_open(last)
         for step in programs[:-1]:
-            if step.takes_over or step.background or step.name == b"coproc" or _identity(step) == _identity(last):
+            if step.takes_over or step.background or step.name == b"coproc" or step.identity == last.identity:
                 raise self.refusal(step.at, f"starts more than one service: {self.line_text(step.at)}")
         return last
 
@@ -152,7 +152,7 @@ class ServiceCommand:
         while at < len(self.words):
             word = self.words[at]
             plain = word.text.rsplit("/", 1)[-1].encode(errors="surrogateescape")
-            if plain in WRAPPERS:
+            if plain in WRAPPERS | {b"sudo", b"doas"}:
                 if plain == b"exec" and at + 2 < len(self.words) and self.words[at + 1].text == "-a":
                     at += 2
             elif (
@@ -360,7 +360,8 @@ class ServiceCommand:
         since = self.source.rfind(b"\n", 0, node.start_byte) + 1
         if node.prev_sibling is not None:
             since = max(since, node.prev_sibling.end_byte)
-        after = re.sub(rb"\s#.*", b"", self.source[node.end_byte : line_stop(self.source, node.end_byte)])
+        behind = re.compile(rb"(?:\\\n|[^\n])*").match(self.source, node.end_byte)  # lines that are continued included
+        after = re.sub(rb"\s#.*", b"", behind[0] if behind else b"")
         if _ODD.search(self.source[since : node.start_byte] + after):
             raise self.refusal(
                 node.start_byte, "has a carriage return (CR LF?) or the like in the lines that start its service"
@@ -387,15 +388,3 @@ class ServiceCommand:
             f"{self.path or 'script'}:{self.line(at)}: the script {problem}",
             remedy=f"write {self.what} once, in one plain command, or change it by hand; nothing was written",
         )
-
-
-def _identity(step: Step) -> tuple[bytes, ...]:
-    """What tells one program from another: its name, and its first argument or its module."""
-    words = list(step.words)
-    while words and (words[0].rsplit(b"/", 1)[-1] in WRAPPERS or re.match(rb"[-0-9]|[A-Za-z_]\w*=", words[0])):
-        words.pop(0)
-    if not words:
-        return step.words
-    if words[1:2] == [b"-m"]:
-        return (words[0].rsplit(b"/", 1)[-1], *words[1:3])
-    return (words[0].rsplit(b"/", 1)[-1], *(word for word in words[1:2] if not word.startswith(b"-")))
