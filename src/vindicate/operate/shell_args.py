@@ -142,7 +142,21 @@ class ServiceCommand:
                     targets = [target for target in child.named_children if target.type != "file_descriptor"]
                     if child.type.startswith("heredoc") or (child.type == "file_redirect" and len(targets) > 1):
                         raise self.refusal(child.start_byte, f"is not understood: {self.line_text(child.start_byte)}")
+            self._require_nothing_between(up, here)
             here = up
+
+    def _require_nothing_between(self, up: tree_sitter.Node, here: tree_sitter.Node) -> None:
+        """Refuse where the grammar left a word out, as it does with a lone ``-`` before a redirection."""
+        edges = [
+            (one.end_byte, other.start_byte)
+            for one, other in pairwise(up.children)
+            if up.type != "program" or here in (one, other)
+        ]
+        if up.type == "program" and here == up.children[-1]:
+            edges.append((here.end_byte, len(self.source)))
+        for start, stop in edges:
+            if self.source[start:stop].strip(b" \t\r\n\\;"):
+                raise self.refusal(start, f"is not understood: {self.line_text(start)}")
 
     def _program(self, *, container: bool) -> int:
         """Which of the words names the program, behind ``exec``, ``nohup``, ``numactl``, ``env`` and the like."""
@@ -167,10 +181,8 @@ class ServiceCommand:
         program = self.words[at].text.rsplit("/", 1)[-1].encode(errors="surrogateescape")
         wanted = CONTAINER_ENGINES if container else frozenset[bytes]()
         if (container and program not in wanted) or program in ELSEWHERE - wanted or program.startswith(b"-"):
-            kind = (
-                "starts no container" if container else "starts its service through another shell, machine or container"
-            )
-            raise self.refusal(self.words[at].start, f"{kind}: {self.line_text(self.words[at].start)}")
+            kind = "no container" if container else "its service through another shell, machine or container"
+            raise self.refusal(self.words[at].start, f"starts {kind}: {self.line_text(self.words[at].start)}")
         if self.words[at].text.encode(errors="surrogateescape") in defined:
             raise self.refusal(
                 self.words[at].start, f"starts its service from a function: {self.line_text(self.node.start_byte)}"
@@ -251,14 +263,11 @@ class ServiceCommand:
         for node in self._uses(name):
             up = node.parent
             if up is not None and up.type == "variable_assignment" and up.start_byte == node.start_byte:
-                value = self.source[node.end_byte + 1 : up.end_byte]
+                value_start = node.end_byte + 1
+                value = self.source[value_start : up.end_byte]
                 found = _DEFAULTED.fullmatch(value)
                 text = found[1] if found else (literal(value) or "").encode(errors="surrogateescape")
-                if (
-                    not re.fullmatch(rb"(?!-)" + _SAFE, text)
-                    or not text
-                    or self.source[node.end_byte : node.end_byte + 1] != b"="
-                ):
+                if not re.fullmatch(rb"(?=[^-])" + _SAFE, text) or self.source[node.end_byte : value_start] != b"=":
                     return False
                 assigned += 1
             elif up is None or up.type not in ("simple_expansion", "expansion", "declaration_command"):
