@@ -84,7 +84,7 @@ def read_arguments(pid: int) -> list[str] | None:
         OSError: It is gone, or cannot be read.
     """
     raw = Path(f"/proc/{pid}/cmdline").read_bytes()
-    if not raw.endswith(b"\0") or raw.endswith(b"\0\0\0"):
+    if not raw.endswith(b"\0"):
         return None
     words = [word.decode(errors="surrogateescape") for word in raw[:-1].split(b"\0")]
     if len([word for word in words if word]) < 2:

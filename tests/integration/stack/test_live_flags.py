@@ -4,8 +4,10 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import psutil
 import pytest
 
 from vindicate.stack.arguments import argument_readings, read_arguments, read_flag
@@ -151,6 +153,14 @@ def test_what_nobody_says_is_not_known(start, says, document, engine):
     pid = start(TITLE + WAIT, "--max-cap", "1")
     (reading,) = argument_readings(service_at(says(document), pid, engine), "--max-cap")
     assert reading.problem is not None
+
+
+def test_a_process_that_is_ending_has_no_command_line_any_more():
+    child = subprocess.Popen(["true"])
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert read_arguments(child.pid) is None
+    child.wait()
 
 
 def test_a_process_that_is_gone_is_left_out():

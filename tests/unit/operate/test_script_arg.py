@@ -131,6 +131,8 @@ REFUSED = {
     "carriage returns": ("run --max-cap 64\r\n", 1),
     "an alias": ("alias run='run --max-cap 2'\nrun\n", 1),
     "behind exit": ("exit 0\nrun --max-cap 1\n", 1),
+    "another service beside it": ("run &\nother\nwait\n", 1),
+    "a word that the grammar leaves out": ("run - 2>&1 | cat\n", 1),
     "no program": ("export A=1\n", 1),
     "behind a redirection": ("run > log --max-cap 1\n", 1),
     "broken over lines": ("run --max-\\\ncap 1\n", 1),
