@@ -108,7 +108,9 @@ def test_a_change_and_the_end_of_a_stack_are_told_as_one_document(vindicate):
     assert {service["state"] for service in down["services"]} == {"down"}
 
 
-def test_what_the_stack_file_gives_a_process_is_said_alike_by_all_and_comes_back_when_it_does_not_start(vindicate, tmp_path):
+def test_what_the_stack_file_gives_a_process_is_said_alike_by_all_and_comes_back_when_it_does_not_start(
+    vindicate, tmp_path
+):
     (tmp_path / "vindicate.toml").write_text(
         '[stack]\nentry = "worker"\n[services.worker]\nrole = "engine"\nurl = "http://127.0.0.1:9"\n'
         'launcher = { kind = "process", start = ["true"], env = { K_X = "7" } }\n[knobs.K_X]\nservices = ["worker"]\n'

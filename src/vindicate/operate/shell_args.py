@@ -6,18 +6,17 @@ flag, a quoted text, a path); where it may be more, the script is refused.
 """
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import tree_sitter
 
 from vindicate.errors import MisuseError
+from vindicate.operate.shell_array import Word, array_words
 from vindicate.operate.shell_run import (
     LANGUAGE,
     WRAPPERS,
     Step,
-    knows_sourced,
     line_stop,
     nodes_above,
     redefinitions,
@@ -48,26 +47,6 @@ _MANY = re.compile(rb"(?i)arg|opt|flag|extra|param|cmd|command")  # names of var
 _ARRAY = re.compile(rb'("?)\$\{(\w+)\[@\]\}\1', re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word as bash passes it.
-
-    Attributes:
-        start, stop: Its bytes in the script.
-        text: Its text; where that is only known when it runs, the beginning up to there.
-        known: Whether *text* is all of it.
-        array: The array literal that it stands in.
-        bare: It stands in an array that is put in without quotes, and would be split.
-    """
-
-    start: int
-    stop: int
-    text: str
-    known: bool = True
-    array: tree_sitter.Node | None = None
-    bare: bool = False
-
-
 class ServiceCommand:
     """The one command of a script that starts its service; *what* is looked for in it, and named in refusals."""
 
@@ -82,7 +61,7 @@ class ServiceCommand:
         self.steps = steps(self.root)
         self.step = self._service()
         self.node = self.step.node
-        self._check_line(self.node)
+        self.check_line(self.node)
         self.words = self._flattened()
         self.program = self._program(container=container)
 
@@ -111,6 +90,10 @@ class ServiceCommand:
                 raise self.refusal(step.at, f"gives a word another meaning: {self.line_text(step.at)}")
             if step.name in (b"exit", b"return") and step.node.parent == self.root and step.at < last.at:
                 raise self.refusal(step.at, "ends before it starts its service")
+        for node in walk(self.root):
+            continued = node.type == "comment" and re.search(rb"\\\n[ \t]*$", self.source[: node.start_byte])
+            if continued and node.parent is not None and node.parent.type != "array":
+                raise self.refusal(node.start_byte, "has a comment in a continued line, where bash ends the command")
         for node in redefinitions(self.root):
             raise self.refusal(node.start_byte, f"gives a word another meaning: {self.line_text(node.start_byte)}")
         self._require_open(last)
@@ -202,9 +185,9 @@ class ServiceCommand:
         for node in self.own:
             raw = self.text(node)
             if array := _ARRAY.fullmatch(raw):
-                words += self._elements(node, array[2], quoted=bool(array[1]))
+                words += array_words(self, node, array[2], quoted=bool(array[1]))
             else:
-                words.append(self._word(node, words[-1] if words else None, first=not words))
+                words.append(self.word(node, words[-1] if words else None, first=not words))
         self._check_gaps(self.own)
         return tuple(words)
 
@@ -214,7 +197,7 @@ class ServiceCommand:
             if not _BLANKS.fullmatch(self.source, one.end_byte, other.start_byte):
                 raise self.refusal(one.end_byte, f"is not understood: {self.line_text(one.end_byte)}")
 
-    def _word(self, node: tree_sitter.Node, before: Word | None, *, first: bool) -> Word:
+    def word(self, node: tree_sitter.Node, before: Word | None, *, first: bool) -> Word:
         """One word; see the module for what is made of an expansion.
 
         Raises:
@@ -260,7 +243,7 @@ class ServiceCommand:
     def _holds_one_word(self, name: bytes) -> bool:
         """Whether the script gives the variable one plain word, wherever it sets it."""
         assigned = 0
-        for node in self._uses(name):
+        for node in self.uses(name):
             up = node.parent
             if up is not None and up.type == "variable_assignment" and up.start_byte == node.start_byte:
                 value_start = node.end_byte + 1
@@ -274,7 +257,7 @@ class ServiceCommand:
                 return False
         return assigned > 0 and not any(step.may_set_unseen for step in self.steps)
 
-    def _uses(self, name: bytes) -> list[tree_sitter.Node]:
+    def uses(self, name: bytes) -> list[tree_sitter.Node]:
         """Every place where a variable is named; a node of another type is one where it may be changed unseen."""
         found = []
         for match in re.finditer(rb"(?<![A-Za-z0-9_])" + name + rb"(?![A-Za-z0-9_])", self.source):
@@ -283,88 +266,7 @@ class ServiceCommand:
                 found.append(node)
         return found
 
-    def _elements(self, use: tree_sitter.Node, name: bytes, *, quoted: bool) -> list[Word]:
-        """The words that a literal array holds where it is used.
-
-        Raises:
-            MisuseError: It is not set in one place in the open, or may be changed.
-        """
-        literals = []
-        for node in self._uses(name):
-            up = node.parent
-            if node.type == "variable_name" and up is not None:
-                if up.type == "variable_assignment":
-                    literals.append(up)
-                    continue
-                above = up.parent if up.type == "subscript" else up
-                if above is not None and above.type == "expansion" and b"=" not in self.text(above):
-                    continue
-            raise self.refusal(
-                node.start_byte,
-                f"does something to {name.decode()} that is not understood: {self.line_text(node.start_byte)}",
-            )
-        if len(literals) != 1:
-            problem = f"sets {name.decode()} more than once" if literals else f"does not set {name.decode()} itself"
-            raise self.refusal((literals[1] if literals else use).start_byte, problem)
-        self._require_plain_array(literals[0], name)
-        array = next(child for child in literals[0].children if child.type == "array")
-        nodes = [child for child in array.children if child.type not in ("(", ")", "comment")]
-        self._check_gaps_in(array)
-        words: list[Word] = []
-        for node in nodes:
-            word = self._word(node, words[-1] if words else None, first=False)
-            if not quoted and not re.fullmatch(_SAFE + rb"(?<!^)", self.text(node)):
-                raise self.refusal(
-                    use.start_byte, f"has {self.text(use).decode()} without quotes, which would split its words"
-                )
-            words.append(Word(word.start, word.stop, word.text, known=word.known, array=array, bare=not quoted))
-        return words
-
-    def _require_plain_array(self, assignment: tree_sitter.Node, name: bytes) -> None:
-        start, up = assignment.start_byte, assignment.parent
-        assert up is not None
-        if up.type == "declaration_command":
-            plain = (
-                self.text(up).split()[:2] in ([b"declare", b"-a"], [b"typeset", b"-a"]) and up.named_child_count == 2
-            )
-            statement = up
-        else:
-            plain, statement = True, assignment
-        opened = all(above.type in ("program", "list") for above in nodes_above(statement) if above != statement)
-        joint = statement.prev_sibling
-        behind = statement.next_sibling
-        if (
-            not plain
-            or not opened
-            or start > self.step.at
-            or (joint is not None and joint.type in ("&&", "||"))
-            or (behind is not None and behind.type == "&")
-            or not any(child.type == "array" for child in assignment.children)
-            or self.source[start + len(name) : start + len(name) + 2] != b"=("
-        ):
-            raise self.refusal(start, f"sets {name.decode()} in a way that is not understood: {self.line_text(start)}")
-        self._check_line(statement)
-        before = [step for step in self.steps if step.at < self.step.at]
-        for number, step in enumerate(before):
-            sources = step.name in (b"source", b".")
-            if step.at > start and (
-                step.may_set_unseen
-                or (sources and not knows_sourced(step, tuple(before[:number]), name.decode(), self.path))
-            ):
-                raise self.refusal(
-                    step.at,
-                    f"may change {name.decode()} there, which is only known when it runs: {self.line_text(step.at)}",
-                )
-
-    def _check_gaps_in(self, array: tree_sitter.Node) -> None:
-        """Refuse where the grammar ends an element and bash may not."""
-        for one, other in pairwise(array.children):
-            gap = self.source[one.end_byte : other.start_byte]
-            edge = one.type == "(" or other.type == ")"
-            if not re.fullmatch(rb"(?:[ \t\n]|\\\n)*", gap) or not (gap or edge):
-                raise self.refusal(one.end_byte, f"is not understood: {self.line_text(one.end_byte)}")
-
-    def _check_line(self, node: tree_sitter.Node) -> None:
+    def check_line(self, node: tree_sitter.Node) -> None:
         """Refuse bytes around *node*, in its lines, that bash takes for text and the grammar for blanks."""
         since = self.source.rfind(b"\n", 0, node.start_byte) + 1
         if node.prev_sibling is not None:
