@@ -91,7 +91,9 @@ class ServiceCommand:
             if step.name in (b"exit", b"return") and step.node.parent == self.root and step.at < last.at:
                 raise self.refusal(step.at, "ends before it starts its service")
         for node in walk(self.root):
-            continued = node.type == "comment" and re.search(rb"\\\n[ \t]*$", self.source[: node.start_byte])
+            continued = node.type == "comment" and re.search(
+                rb"\\\n[ \t]*$", self.source[max(0, node.start_byte - 200) : node.start_byte]
+            )
             if continued and node.parent is not None and node.parent.type != "array":
                 raise self.refusal(node.start_byte, "has a comment in a continued line, where bash ends the command")
         for node in redefinitions(self.root):
