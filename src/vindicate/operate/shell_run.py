@@ -80,7 +80,8 @@ class Step:
     def identity(self) -> tuple[bytes, ...]:
         """What tells one program from another: its name without wrappers, and its module or first argument."""
         words = list(self.words)
-        while words and (words[0].rsplit(b"/", 1)[-1] in WRAPPERS or re.match(rb"[-0-9]|[A-Za-z_]\w*=", words[0])):
+        passing = WRAPPERS | {b"sudo", b"doas"}
+        while words and (words[0].rsplit(b"/", 1)[-1] in passing or re.match(rb"[-0-9]|[A-Za-z_]\w*=", words[0])):
             words.pop(0)
         if not words:
             return self.words

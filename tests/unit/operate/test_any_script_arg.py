@@ -90,6 +90,10 @@ def holds_for(source: bytes, name: str) -> bool:
         f'#!/bin/sh\nprintf "%s\\0" run "$@" >> {folder}/seen; printf "\\1\\n" >> {folder}/seen\n'
     )
     (folder / "run").chmod(0o755)
+    for other in ("f", "m"):  # every word that may stand for a program is one
+        shutil.copy(folder / "run", folder / other)
+    (folder / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
+    (folder / "sudo").chmod(0o755)
     (folder / "e.sh").write_text("Z=1\n")
     (folder / "bad.sh").write_text("A=(--max-cap 8)\n")
     (folder / "serve.sh").write_bytes(source)

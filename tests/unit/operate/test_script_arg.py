@@ -120,6 +120,7 @@ REFUSED = {
     "in a string": ("X='--max-cap 3'\nrun $X\n", 2),
     "in an earlier command": ("warm --max-cap 1\nrun\n", 1),
     "two services": ("run --max-cap 1 &\nother\n", 1),
+    "the same twice, once as root": ("run --a 1\nsudo run --max-cap 1\n", 1),
     "the same twice": ("run serve --a 1\nrun serve --max-cap 1\n", 1),
     "in a function": ("f() {\n  run --max-cap 1\n}\nf\n", 4),
     "a function of that name": ('run() {\n  command run2 "$@"\n}\ntime run --max-cap 1\n', 4),
