@@ -22,6 +22,7 @@ HEAVY = (
     "prometheus_client",
     "markdown_it",
     "tree_sitter",
+    "yaml",
     "torch",
 )
 

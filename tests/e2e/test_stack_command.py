@@ -51,6 +51,7 @@ def test_up_status_restart_and_down(vindicate, tmp_path):
         "problem": None,
         "declared_known": True,
         "unread": [],
+        "read_from": {},
         "unseen": "",
     }
 
@@ -107,7 +108,9 @@ def test_a_change_and_the_end_of_a_stack_are_told_as_one_document(vindicate):
     assert {service["state"] for service in down["services"]} == {"down"}
 
 
-def test_what_the_stack_file_gives_a_process_is_said_alike_by_all_and_not_changed(vindicate, tmp_path):
+def test_what_the_stack_file_gives_a_process_is_said_alike_by_all_and_comes_back_when_it_does_not_start(
+    vindicate, tmp_path
+):
     (tmp_path / "vindicate.toml").write_text(
         '[stack]\nentry = "worker"\n[services.worker]\nrole = "engine"\nurl = "http://127.0.0.1:9"\n'
         'launcher = { kind = "process", start = ["true"], env = { K_X = "7" } }\n[knobs.K_X]\nservices = ["worker"]\n'
@@ -115,5 +118,5 @@ def test_what_the_stack_file_gives_a_process_is_said_alike_by_all_and_not_change
     before = (tmp_path / "vindicate.toml").read_bytes()
     assert services(vindicate)["worker"]["knobs"]["K_X"]["declared"] == "7"
     assert json.loads(vindicate("knob", "list", "--json").stdout)["knobs"][0]["scripts"] == {"worker": "7"}
-    assert "is not changed from here yet" in vindicate("apply", "K_X=8", "--yes", expect=4).stderr
+    assert "the change was undone" in vindicate("apply", "K_X=8", "--yes", expect=1).stderr
     assert (tmp_path / "vindicate.toml").read_bytes() == before

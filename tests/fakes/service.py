@@ -38,6 +38,7 @@ parser.add_argument("--delay", type=float, default=0.0, help="of every stream")
 parser.add_argument("--stall-knob", help="stall streams when the knob has this value")
 parser.add_argument("--stall-after", type=int, default=0, help="only after so many streams")
 parser.add_argument("--fail-knob", help="end at once when the knob has this value")
+parser.add_argument("--max-cap", help="a knob on the command line; 666 ends it at once")
 parser.add_argument("--life", type=float, default=50.0)
 options = parser.parse_args()
 value = os.environ.get(options.knob)
@@ -130,6 +131,8 @@ print(f"starting on {options.port}", flush=True)
 if options.fail_knob is not None and value == options.fail_knob:
     print("CUDA out of memory api_key=sk-planted1234567890", flush=True)
     sys.exit(7)
+if options.max_cap == "666":
+    sys.exit(6)
 if options.ignore_term:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if options.spawn_worker:

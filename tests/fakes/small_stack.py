@@ -24,10 +24,11 @@ def write_small_stack(
     execs: bool = True,
     entry: str = "front",
     before: str = "",
+    knobs: str = "",
 ):
     """`front` calls `worker` and `helper`; `worker` holds KNOB and restarts together with `helper`.
 
-    worker, front: more arguments for those services. before: a line before the worker's start; `other.sh` sets KNOB=999.
+    knobs: more of the stack file. worker, front: more arguments for those services. before: a line before the worker's start; `other.sh` sets KNOB=999.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ports = {name: free_port() for name in ("helper", "worker", "front")}
@@ -53,5 +54,6 @@ def write_small_stack(
             )
         )
         + '[knobs.KNOB]\nservices = ["worker"]\ndefault = "256"\n'
+        + knobs
     )
     return read_stack(folder / "vindicate.toml")

@@ -53,7 +53,8 @@ def apply(
 ) -> int:  # fmt: skip
     """Set knobs: back the script up, write, restart together, read back, check; undone by itself when a step fails.
 
-    KNOB= sets it empty, --unset KNOB takes it out of the script.
+    KNOB= sets it empty, --unset KNOB takes it out of the script. A flag of a command line may be written as one,
+    --max-running-requests=64, or without its dashes; empty, it stands there without a value.
     """
     wanted = _settings(settings, unset)
     with change_bench(stack_file, ledger_path, "apply", dry_run=dry_run) as bench:

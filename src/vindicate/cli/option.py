@@ -62,7 +62,11 @@ class KnobCommand(click.Command):
     """A command whose words name knobs, which may be written as flags: ``--max-running-requests=64``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the dashes from words that are no options of ours and set something, or come first; `Stack.knob_name` knows them without."""
+        """Take the dashes from a word that is no option of ours and sets something, or is the one name asked for.
+
+        `Stack.knob_name` knows a flag without its dashes.
+        """
+        named = any(isinstance(param, click.Argument) and param.nargs == 1 for param in self.get_params(ctx))
         ours = {name: param for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
         words: list[str] = []
         positional, left = 0, list(args)
@@ -78,7 +82,7 @@ class KnobCommand(click.Command):
                 left = left[1:] if takes_next else left
                 continue
             bare = word.lstrip("-")
-            if word.startswith("-") and bare[:1].isalpha() and ("=" in word or not positional):
+            if word.startswith("-") and bare[:1].isalpha() and ("=" in word or (named and not positional)):
                 word = bare
             positional += 1
             words.append(word)

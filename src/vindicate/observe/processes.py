@@ -115,7 +115,9 @@ def _facts(pid: int, knobs: tuple[Knob | str, ...], service: tuple[int, ...]) ->
 def _reading(pid: int, knob: Knob | str, service: tuple[int, ...]) -> KnobReading:
     if isinstance(knob, str):
         return read_knob(pid, knob, within=service)
-    return read_flag(pid, knob.name) if knob.kind == "arg" else read_knob(pid, knob.name, within=service)
+    return (
+        read_flag(pid, knob.name, within=service) if knob.kind == "arg" else read_knob(pid, knob.name, within=service)
+    )
 
 
 def _fd_limit(pid: int) -> int | None:

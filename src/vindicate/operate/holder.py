@@ -52,6 +52,8 @@ def holder_of(stack: Stack, service: Service, knob: Knob) -> Holder:
         return (ScriptLine if knob.kind == "env" else ScriptArg)(file.resolve(), knob.name)
     if kind == "docker" and file is not None:
         return RunEnv(file.resolve(), knob.name) if knob.kind == "env" else RunArg(file.resolve(), knob.name)
+    if kind == "compose" and file is not None:
+        return ComposeEntry(file.resolve(), kept_name(service), knob)
     if kind == "none":
         return InHands(service, knob)
     if kind == "systemd" and knob.kind == "env":
@@ -60,7 +62,7 @@ def holder_of(stack: Stack, service: Service, knob: Knob) -> Holder:
         return StackEntry(stack.file.resolve(), service, knob)
     raise CannotError(
         f"{stack.file}: services.{service.name} has a launcher of kind {kind!r}"
-        f"{'' if file else ' without a file'}, and a knob of kind {knob.kind} cannot be changed there",
+        f"{' without a file' if kind == 'docker' else ''}, and a knob of kind {knob.kind} cannot be changed there",
         remedy='give it launcher = { kind = "script", file = "…" }, or change it by hand',
     )
 
@@ -190,9 +192,8 @@ class StackEntry:
         """What the stack file sets it to."""
         from vindicate.operate.stack_entry import read_entry
 
-        launcher, env = self.service.launcher, self.knob.kind == "env"
-        name = self.knob.name
-        value = launcher.env.get(name) if env else read_entry(self.path, self.service.name, launcher.start, name)
+        env = self.knob.kind == "env"
+        value = read_entry(self.path, self.service.name, self.knob.name, env=env)
         return Held(value, f"{self.path.name}: services.{self.service.name}.launcher.{'env' if env else 'start'}")
 
     def edit(self, source: bytes | None, value: str | None) -> bytes | None:
@@ -202,6 +203,35 @@ class StackEntry:
         return edit_entry(
             _there(source, self.path), self.path, self.service.name, self.knob.name, value, env=self.knob.kind == "env"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeEntry:
+    """A knob in a compose file: in `environment`, or in `command`."""
+
+    path: Path
+    service: str
+    knob: Knob
+
+    def read(self) -> Held:
+        """What the compose file sets it to."""
+        from vindicate.operate.compose_file import read_compose
+
+        try:
+            source = self.path.read_bytes()
+        except OSError as error:
+            raise MisuseError(
+                f"{self.path}: cannot be read: {error.strerror}", remedy="check the path and its permissions"
+            ) from error
+        value, line = read_compose(source, self.path, self.service, self.knob.name, env=self.knob.kind == "env")
+        return Held(value, f"{self.path.name}:{line}")
+
+    def edit(self, source: bytes | None, value: str | None) -> bytes | None:
+        """The compose file with that value changed."""
+        from vindicate.operate.compose_file import edit_compose
+
+        env = self.knob.kind == "env"
+        return edit_compose(_there(source, self.path), self.path, self.service, self.knob.name, value, env=env)
 
 
 @dataclass(frozen=True, slots=True)

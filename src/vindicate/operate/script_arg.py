@@ -125,6 +125,12 @@ class _Arguments:
         except UnclearFlagError as error:
             raise self.command.refusal(self.words[error.at].start, error.problem) from error
         own = {at for at in (site.at, site.value_at) if at is not None} if site else set[int]()
+        after = self.words[max(own) + 1] if own and max(own) + 1 < len(self.words) else None
+        unsure = next((self.words[at] for at in own if self.words[at].maybe), None) or (
+            after if site and site.value_at is None and after and after.maybe else None
+        )
+        if unsure is not None:
+            raise self.command.refusal(unsure.start, f"sets {self.flag} only sometimes")
         self._require_no_other_mention([self.words[at] for at in own])
         return site
 
@@ -205,7 +211,7 @@ def _added(args: _Arguments, value: str) -> bytes:
     ending = [
         word for word in args.words if word.array is not None and source[last.start_byte : last.end_byte].count(b"[@]")
     ]
-    if ending and ending[-1] == args.words[-1]:
+    if ending and ending[-1] == args.words[-1] and not ending[-1].maybe:
         return _added_to_array(args, ending[-1], text)
     return with_words(source, last.end_byte, indent_of(source, args.command.row(args.words[0])), text)
 

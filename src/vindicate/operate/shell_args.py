@@ -6,18 +6,17 @@ flag, a quoted text, a path); where it may be more, the script is refused.
 """
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import tree_sitter
 
 from vindicate.errors import MisuseError
+from vindicate.operate.shell_array import Word, array_words
 from vindicate.operate.shell_run import (
     LANGUAGE,
     WRAPPERS,
     Step,
-    knows_sourced,
     line_stop,
     nodes_above,
     redefinitions,
@@ -33,7 +32,7 @@ CONTAINER_ENGINES = frozenset(b"docker podman nerdctl".split())
 # What runs another script, a text, or something on another machine: its arguments are not the service's.
 ELSEWHERE = CONTAINER_ENGINES | frozenset(
     b"sh bash dash zsh ksh fish eval tmux screen ssh kubectl su runuser xargs parallel watch script at batch systemd-run machinectl"
-    b" find sbatch flock".split()
+    b" find sbatch flock coproc".split()
 )
 _OPEN = {"program", "list", "pipeline", "redirected_statement"}
 _SAFE = rb"[A-Za-z0-9_./:,@%+=-]*"
@@ -46,26 +45,6 @@ _DEFAULTED = re.compile(rb'"?\$\{\w+:?-(' + _SAFE + rb')\}"?', re.ASCII)
 _PATH = re.compile(rb"\$\{?\w+\}?(?:/[\w./${}-]*)+", re.ASCII)
 _MANY = re.compile(rb"(?i)arg|opt|flag|extra|param|cmd|command")  # names of variables that hold several words
 _ARRAY = re.compile(rb'("?)\$\{(\w+)\[@\]\}\1', re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word as bash passes it.
-
-    Attributes:
-        start, stop: Its bytes in the script.
-        text: Its text; where that is only known when it runs, the beginning up to there.
-        known: Whether *text* is all of it.
-        array: The array literal that it stands in.
-        bare: It stands in an array that is put in without quotes, and would be split.
-    """
-
-    start: int
-    stop: int
-    text: str
-    known: bool = True
-    array: tree_sitter.Node | None = None
-    bare: bool = False
 
 
 class ServiceCommand:
@@ -82,7 +61,7 @@ class ServiceCommand:
         self.steps = steps(self.root)
         self.step = self._service()
         self.node = self.step.node
-        self._check_line(self.node)
+        self.check_line(self.node)
         self.words = self._flattened()
         self.program = self._program(container=container)
 
@@ -111,11 +90,17 @@ class ServiceCommand:
                 raise self.refusal(step.at, f"gives a word another meaning: {self.line_text(step.at)}")
             if step.name in (b"exit", b"return") and step.node.parent == self.root and step.at < last.at:
                 raise self.refusal(step.at, "ends before it starts its service")
+        for node in walk(self.root):
+            continued = node.type == "comment" and re.search(
+                rb"\\\n[ \t]*$", self.source[max(0, node.start_byte - 200) : node.start_byte]
+            )
+            if continued and node.parent is not None and node.parent.type != "array":
+                raise self.refusal(node.start_byte, "has a comment in a continued line, where bash ends the command")
         for node in redefinitions(self.root):
             raise self.refusal(node.start_byte, f"gives a word another meaning: {self.line_text(node.start_byte)}")
         self._require_open(last)
         for step in programs[:-1]:
-            if step.takes_over or step.background or _identity(step) == _identity(last):
+            if step.takes_over or step.background or step.name == b"coproc" or step.identity == last.identity:
                 raise self.refusal(step.at, f"starts more than one service: {self.line_text(step.at)}")
         return last
 
@@ -139,11 +124,24 @@ class ServiceCommand:
                 raise self.refusal(step.at, f"runs several programs in one pipeline: {self.line_text(step.at)}")
             if up.type == "redirected_statement":
                 for child in up.children:
-                    if child.type.startswith("heredoc") or (
-                        child.type == "file_redirect" and child.named_child_count > 2
-                    ):
+                    targets = [target for target in child.named_children if target.type != "file_descriptor"]
+                    if child.type.startswith("heredoc") or (child.type == "file_redirect" and len(targets) > 1):
                         raise self.refusal(child.start_byte, f"is not understood: {self.line_text(child.start_byte)}")
+            self._require_nothing_between(up, here)
             here = up
+
+    def _require_nothing_between(self, up: tree_sitter.Node, here: tree_sitter.Node) -> None:
+        """Refuse where the grammar left a word out, as it does with a lone ``-`` before a redirection."""
+        edges = [
+            (one.end_byte, other.start_byte)
+            for one, other in pairwise(up.children)
+            if up.type != "program" or here in (one, other)
+        ]
+        if up.type == "program" and here == up.children[-1]:
+            edges.append((here.end_byte, len(self.source)))
+        for start, stop in edges:
+            if self.source[start:stop].strip(b" \t\r\n\\;"):
+                raise self.refusal(start, f"is not understood: {self.line_text(start)}")
 
     def _program(self, *, container: bool) -> int:
         """Which of the words names the program, behind ``exec``, ``nohup``, ``numactl``, ``env`` and the like."""
@@ -153,7 +151,7 @@ class ServiceCommand:
         while at < len(self.words):
             word = self.words[at]
             plain = word.text.rsplit("/", 1)[-1].encode(errors="surrogateescape")
-            if plain in WRAPPERS:
+            if plain in WRAPPERS | {b"sudo", b"doas"}:
                 if plain == b"exec" and at + 2 < len(self.words) and self.words[at + 1].text == "-a":
                     at += 2
             elif (
@@ -168,10 +166,8 @@ class ServiceCommand:
         program = self.words[at].text.rsplit("/", 1)[-1].encode(errors="surrogateescape")
         wanted = CONTAINER_ENGINES if container else frozenset[bytes]()
         if (container and program not in wanted) or program in ELSEWHERE - wanted or program.startswith(b"-"):
-            kind = (
-                "starts no container" if container else "starts its service through another shell, machine or container"
-            )
-            raise self.refusal(self.words[at].start, f"{kind}: {self.line_text(self.words[at].start)}")
+            kind = "no container" if container else "its service through another shell, machine or container"
+            raise self.refusal(self.words[at].start, f"starts {kind}: {self.line_text(self.words[at].start)}")
         if self.words[at].text.encode(errors="surrogateescape") in defined:
             raise self.refusal(
                 self.words[at].start, f"starts its service from a function: {self.line_text(self.node.start_byte)}"
@@ -191,9 +187,9 @@ class ServiceCommand:
         for node in self.own:
             raw = self.text(node)
             if array := _ARRAY.fullmatch(raw):
-                words += self._elements(node, array[2], quoted=bool(array[1]))
+                words += array_words(self, node, array[2], quoted=bool(array[1]))
             else:
-                words.append(self._word(node, words[-1] if words else None, first=not words))
+                words.append(self.word(node, words[-1] if words else None, first=not words))
         self._check_gaps(self.own)
         return tuple(words)
 
@@ -203,7 +199,7 @@ class ServiceCommand:
             if not _BLANKS.fullmatch(self.source, one.end_byte, other.start_byte):
                 raise self.refusal(one.end_byte, f"is not understood: {self.line_text(one.end_byte)}")
 
-    def _word(self, node: tree_sitter.Node, before: Word | None, *, first: bool) -> Word:
+    def word(self, node: tree_sitter.Node, before: Word | None, *, first: bool) -> Word:
         """One word; see the module for what is made of an expansion.
 
         Raises:
@@ -249,24 +245,21 @@ class ServiceCommand:
     def _holds_one_word(self, name: bytes) -> bool:
         """Whether the script gives the variable one plain word, wherever it sets it."""
         assigned = 0
-        for node in self._uses(name):
+        for node in self.uses(name):
             up = node.parent
             if up is not None and up.type == "variable_assignment" and up.start_byte == node.start_byte:
-                value = self.source[node.end_byte + 1 : up.end_byte]
+                value_start = node.end_byte + 1
+                value = self.source[value_start : up.end_byte]
                 found = _DEFAULTED.fullmatch(value)
                 text = found[1] if found else (literal(value) or "").encode(errors="surrogateescape")
-                if (
-                    not re.fullmatch(rb"(?!-)" + _SAFE, text)
-                    or not text
-                    or self.source[node.end_byte : node.end_byte + 1] != b"="
-                ):
+                if not re.fullmatch(rb"(?=[^-])" + _SAFE, text) or self.source[node.end_byte : value_start] != b"=":
                     return False
                 assigned += 1
             elif up is None or up.type not in ("simple_expansion", "expansion", "declaration_command"):
                 return False
         return assigned > 0 and not any(step.may_set_unseen for step in self.steps)
 
-    def _uses(self, name: bytes) -> list[tree_sitter.Node]:
+    def uses(self, name: bytes) -> list[tree_sitter.Node]:
         """Every place where a variable is named; a node of another type is one where it may be changed unseen."""
         found = []
         for match in re.finditer(rb"(?<![A-Za-z0-9_])" + name + rb"(?![A-Za-z0-9_])", self.source):
@@ -275,93 +268,13 @@ class ServiceCommand:
                 found.append(node)
         return found
 
-    def _elements(self, use: tree_sitter.Node, name: bytes, *, quoted: bool) -> list[Word]:
-        """The words that a literal array holds where it is used.
-
-        Raises:
-            MisuseError: It is not set in one place in the open, or may be changed.
-        """
-        literals = []
-        for node in self._uses(name):
-            up = node.parent
-            if node.type == "variable_name" and up is not None:
-                if up.type == "variable_assignment":
-                    literals.append(up)
-                    continue
-                above = up.parent if up.type == "subscript" else up
-                if above is not None and above.type == "expansion" and b"=" not in self.text(above):
-                    continue
-            raise self.refusal(
-                node.start_byte,
-                f"does something to {name.decode()} that is not understood: {self.line_text(node.start_byte)}",
-            )
-        if len(literals) != 1:
-            problem = f"sets {name.decode()} more than once" if literals else f"does not set {name.decode()} itself"
-            raise self.refusal((literals[1] if literals else use).start_byte, problem)
-        self._require_plain_array(literals[0], name)
-        array = next(child for child in literals[0].children if child.type == "array")
-        nodes = [child for child in array.children if child.type not in ("(", ")", "comment")]
-        self._check_gaps_in(array)
-        words: list[Word] = []
-        for node in nodes:
-            word = self._word(node, words[-1] if words else None, first=False)
-            if not quoted and not re.fullmatch(_SAFE + rb"(?<!^)", self.text(node)):
-                raise self.refusal(
-                    use.start_byte, f"has {self.text(use).decode()} without quotes, which would split its words"
-                )
-            words.append(Word(word.start, word.stop, word.text, known=word.known, array=array, bare=not quoted))
-        return words
-
-    def _require_plain_array(self, assignment: tree_sitter.Node, name: bytes) -> None:
-        start, up = assignment.start_byte, assignment.parent
-        assert up is not None
-        if up.type == "declaration_command":
-            plain = (
-                self.text(up).split()[:2] in ([b"declare", b"-a"], [b"typeset", b"-a"]) and up.named_child_count == 2
-            )
-            statement = up
-        else:
-            plain, statement = True, assignment
-        opened = all(above.type in ("program", "list") for above in nodes_above(statement) if above != statement)
-        joint = statement.prev_sibling
-        behind = statement.next_sibling
-        if (
-            not plain
-            or not opened
-            or start > self.step.at
-            or (joint is not None and joint.type in ("&&", "||"))
-            or (behind is not None and behind.type == "&")
-            or not any(child.type == "array" for child in assignment.children)
-            or self.source[start + len(name) : start + len(name) + 2] != b"=("
-        ):
-            raise self.refusal(start, f"sets {name.decode()} in a way that is not understood: {self.line_text(start)}")
-        self._check_line(statement)
-        before = [step for step in self.steps if step.at < self.step.at]
-        for number, step in enumerate(before):
-            sources = step.name in (b"source", b".")
-            if step.at > start and (
-                step.may_set_unseen
-                or (sources and not knows_sourced(step, tuple(before[:number]), name.decode(), self.path))
-            ):
-                raise self.refusal(
-                    step.at,
-                    f"may change {name.decode()} there, which is only known when it runs: {self.line_text(step.at)}",
-                )
-
-    def _check_gaps_in(self, array: tree_sitter.Node) -> None:
-        """Refuse where the grammar ends an element and bash may not."""
-        for one, other in pairwise(array.children):
-            gap = self.source[one.end_byte : other.start_byte]
-            edge = one.type == "(" or other.type == ")"
-            if not re.fullmatch(rb"(?:[ \t\n]|\\\n)*", gap) or not (gap or edge):
-                raise self.refusal(one.end_byte, f"is not understood: {self.line_text(one.end_byte)}")
-
-    def _check_line(self, node: tree_sitter.Node) -> None:
+    def check_line(self, node: tree_sitter.Node) -> None:
         """Refuse bytes around *node*, in its lines, that bash takes for text and the grammar for blanks."""
         since = self.source.rfind(b"\n", 0, node.start_byte) + 1
         if node.prev_sibling is not None:
             since = max(since, node.prev_sibling.end_byte)
-        after = re.sub(rb"\s#.*", b"", self.source[node.end_byte : line_stop(self.source, node.end_byte)])
+        behind = re.compile(rb"(?:\\\n|[^\n])*").match(self.source, node.end_byte)  # lines that are continued included
+        after = re.sub(rb"\s#.*", b"", behind[0] if behind else b"")
         if _ODD.search(self.source[since : node.start_byte] + after):
             raise self.refusal(
                 node.start_byte, "has a carriage return (CR LF?) or the like in the lines that start its service"
@@ -388,15 +301,3 @@ class ServiceCommand:
             f"{self.path or 'script'}:{self.line(at)}: the script {problem}",
             remedy=f"write {self.what} once, in one plain command, or change it by hand; nothing was written",
         )
-
-
-def _identity(step: Step) -> tuple[bytes, ...]:
-    """What tells one program from another: its name, and its first argument or its module."""
-    words = list(step.words)
-    while words and (words[0].rsplit(b"/", 1)[-1] in WRAPPERS or re.match(rb"[-0-9]|[A-Za-z_]\w*=", words[0])):
-        words.pop(0)
-    if not words:
-        return step.words
-    if words[1:2] == [b"-m"]:
-        return (words[0].rsplit(b"/", 1)[-1], *words[1:3])
-    return (words[0].rsplit(b"/", 1)[-1], *(word for word in words[1:2] if not word.startswith(b"-")))

@@ -77,6 +77,18 @@ class Step:
         return self.name not in _SMALL | _SETTERS
 
     @property
+    def identity(self) -> tuple[bytes, ...]:
+        """What tells one program from another: its name without wrappers, and its module or first argument."""
+        words = list(self.words)
+        passing = WRAPPERS | {b"sudo", b"doas"}
+        while words and (words[0].rsplit(b"/", 1)[-1] in passing or re.match(rb"[-0-9]|[A-Za-z_]\w*=", words[0])):
+            words.pop(0)
+        if not words:
+            return self.words
+        name = words[0].rsplit(b"/", 1)[-1]
+        return (name, *(words[1:3] if words[1:2] == [b"-m"] else (w for w in words[1:2] if not w.startswith(b"-"))))
+
+    @property
     def passes_environment(self) -> bool:
         """Whether the program gets the script's environment: not after ``sudo``, ``env -i`` and the like."""
         for number, word in enumerate(self.words):

@@ -33,16 +33,23 @@ class _Place:
         )
 
 
-def read_entry(path: Path, service: str, start: tuple[str, ...], name: str) -> str | None:
-    """What the argument list *start* of the stack file sets the flag *name* to; ``None`` when it is not there.
+def read_entry(path: Path, service: str, name: str, *, env: bool) -> str | None:
+    """What the stack file gives a service, for its variable (*env*) or its flag *name*; ``None`` when that is not there.
 
     Raises:
         MisuseError: That cannot be told.
     """
-    place = _Place(path, service, "start")
-    _require_no_shell(place, start)
+    place = _Place(path, service, "env" if env else "start")
     try:
-        site = find_flag(start, spelled(name), since=1)
+        launcher = tomllib.loads(path.read_text(encoding="utf-8"))["services"][service]["launcher"]
+    except (OSError, ValueError, KeyError) as error:
+        raise MisuseError(f"{path}: holds no launcher of services.{service}", remedy="mend the stack file") from error
+    if env:
+        value = launcher.get("env", {}).get(name)
+        return None if value is None else str(value)
+    _require_no_shell(place, launcher["start"])
+    try:
+        site = find_flag(launcher["start"], spelled(name), since=1)
     except UnclearFlagError as error:
         raise place.refusal(error.problem) from error
     return site.value if site else None

@@ -36,13 +36,16 @@ def argument_readings(service: Service, name: str) -> tuple[KnobReading, ...]:
     return tuple(reading for reading in readings if not (reading.problem or "").endswith("is gone"))
 
 
-def read_flag(pid: int, name: str) -> KnobReading:
+def read_flag(pid: int, name: str, *, within: Iterable[int] = ()) -> KnobReading:
     """What a process was started with: by its own command line, by those above it in its session, or by those below.
 
     A shell above it is another program, and so is whatever started that.
+
+    Args:
+        within: Processes known to be of its service, in whatever session.
     """
     flag, problem, whole = spelled(name), None, None
-    for here in _upwards(pid):
+    for here in _upwards(pid, {*within}):
         try:
             words = read_arguments(here)
         except PermissionError:
@@ -81,7 +84,7 @@ def read_arguments(pid: int) -> list[str] | None:
         OSError: It is gone, or cannot be read.
     """
     raw = Path(f"/proc/{pid}/cmdline").read_bytes()
-    if not raw.endswith(b"\0") or raw.endswith(b"\0\0\0"):
+    if not raw.endswith(b"\0"):
         return None
     words = [word.decode(errors="surrogateescape") for word in raw[:-1].split(b"\0")]
     if len([word for word in words if word]) < 2:
@@ -101,7 +104,7 @@ def _value(words: list[str], flag: str) -> str | None:
     return site.value if site else None
 
 
-def _upwards(pid: int) -> Iterable[int]:
+def _upwards(pid: int, within: set[int]) -> Iterable[int]:
     """*pid*, and what started it in the same session, as far as that is not what looks at it now."""
     try:
         session = os.getsid(pid)
@@ -112,7 +115,7 @@ def _upwards(pid: int) -> Iterable[int]:
     yield pid
     for here in above:
         try:
-            if here in ours or here == 1 or os.getsid(here) != session:
+            if here in ours or here == 1 or (here not in within and os.getsid(here) != session):
                 return
         except OSError:
             return

@@ -54,7 +54,7 @@ class Splice:
     removed: int
     words: tuple[str, ...]
 
-    def done(self, words: Sequence[str]) -> list[str]:
+    def done(self, words: Sequence[str | None]) -> list[str | None]:
         """The list after the edit."""
         return [*words[: self.at], *self.words, *words[self.at + self.removed :]]
 
@@ -115,6 +115,8 @@ def find_flag(words: Sequence[str | None], flag: str, *, since: int = 0) -> Flag
         head, equals, value = word.partition("=")
         if spelled(head) == flag:
             sites.append(FlagSite(at, value, at) if equals else _with_next(words, at, flag))
+        elif flag in (_negated(head), spelled(head).replace("--no-", "--", 1)):
+            raise UnclearFlagError(at, f"has {head}, which is the other side of {flag}")
         elif _may_be_short_for(head, flag):
             raise UnclearFlagError(at, f"has {head}, which may be short for {flag}")
     if len(sites) > 1:
@@ -141,6 +143,11 @@ def _with_next(words: Sequence[str | None], at: int, flag: str) -> FlagSite:
     return FlagSite(at, value, at + 1)
 
 
+def _negated(head: str) -> str:
+    """``--x`` → ``--no-x``, which vLLM takes for the same setting."""
+    return spelled(head).replace("--", "--no-", 1) if head.startswith("--") else ""
+
+
 def _may_be_short_for(head: str, flag: str) -> bool:
     """Whether argparse may take *head* for *flag*: any beginning of a long flag will do, and ``-n5`` is ``-n 5``."""
     name = spelled(head)
@@ -156,7 +163,7 @@ def may_follow(flag: str, value: str) -> bool:
     return site is not None and site.value_at == 1
 
 
-def splice_for(words: Sequence[str], name: str, value: str | None, *, since: int = 1) -> Splice:
+def splice_for(words: Sequence[str | None], name: str, value: str | None, *, since: int = 1) -> Splice:
     """The edit that sets the flag *name* to *value*: without a value for ``""``, taken out for ``None``; new ones come last.
 
     Raises:
@@ -174,14 +181,14 @@ def splice_for(words: Sequence[str], name: str, value: str | None, *, since: int
     return splice
 
 
-def _splice(words: Sequence[str], name: str, value: str | None, site: FlagSite | None, since: int) -> Splice:
+def _splice(words: Sequence[str | None], name: str, value: str | None, site: FlagSite | None, since: int) -> Splice:
     if (site.value if site else None) == value:
         return Splice(len(words), 0, ())
     if site is None:
-        flags = [word for word in words[since:] if is_flag(word)]
+        flags = [word for word in words[since:] if word is not None and is_flag(word)]
         joined = 2 * sum("=" in word for word in flags) > len(flags)
         return Splice(len(words), 0, _together(written(name), value or "", joined=joined))
-    head = words[site.at].partition("=")[0]
+    head = (words[site.at] or "").partition("=")[0]
     apart = site.value_at not in (None, site.at)
     if value is None:
         return Splice(site.at, 2 if apart else 1, ())

@@ -1,5 +1,7 @@
 """The bench on real scripts and processes; only the load is made up."""
 
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 
 from fakes.bench import design_of
 from fakes.quick_bench import QuickBench
-from fakes.small_stack import write_small_stack
+from fakes.small_stack import SERVICE, write_small_stack
 from vindicate.clock import SystemClock
 from vindicate.errors import CannotError, EngineError, MisuseError
 from vindicate.experiment.bench import present_value, require_editable
@@ -15,6 +17,7 @@ from vindicate.experiment.journal import Journal
 from vindicate.experiment.run import put_back, run_experiment
 from vindicate.operate.services import bring_down, bring_up
 from vindicate.operate.status import live_readings, look_at
+from vindicate.stack.file import read_stack
 
 
 class ImpatientBench(QuickBench):
@@ -167,14 +170,41 @@ def test_a_value_that_does_not_reach_the_process_is_a_failed_start(stack, journa
         bench.start(bench.look(), "512")
 
 
-def test_a_knob_that_no_script_holds_is_refused_before_anything_is_touched(stack):
-    toml = stack.file.read_text().replace('file = "worker.sh"', 'file = "worker.sh", start = ["true"]').replace(
-        'kind = "script", file = "worker.sh"', 'kind = "process"'
-    )  # fmt: skip
-    stack.file.write_text(toml)
-    from vindicate.stack.file import read_stack
-
-    changed = read_stack(stack.file)
-    with pytest.raises(MisuseError, match="'process'"):
-        require_editable(changed, changed.knob("KNOB"))
+def test_a_knob_that_systemd_or_a_person_holds_is_refused_before_anything_is_touched(stack):
+    for kind in ("systemd", "none"):
+        text = stack.file.read_text().replace('"script", file = "worker.sh"', f'"{kind}"')
+        other = stack.file.with_name(f"{kind}.toml")
+        other.write_text(text)
+        changed = read_stack(other)
+        with pytest.raises(MisuseError, match=f"'{kind}'"):
+            require_editable(changed, changed.knob("KNOB"))
     assert present_value(stack, stack.knob("KNOB")) == "256"
+
+
+@pytest.mark.parametrize("kind", ["script", "process"])
+def test_both_arms_of_a_flag_are_started_and_the_file_is_put_back(stack, journal, kind):
+    worker = stack.service("worker")
+    if kind == "script":
+        path = script(stack)
+        path.write_text(path.read_text().rstrip() + " --max-cap 64\n")
+        text = stack.file.read_text()
+    else:
+        path = stack.file
+        start = json.dumps([sys.executable, str(SERVICE), str(worker.port), "--max-cap", "64"])
+        text = path.read_text().replace('"script", file = "worker.sh"', f'"process", start = {start}')
+    stack.file.write_text(text + '[knobs."--max-cap"]\nservices = ["worker"]\nkind = "arg"\n')
+    declared = read_stack(stack.file)
+    knob = declared.knob("max-cap")
+    bring_up(declared, ("front", "worker", "helper"), say=quiet)
+    before = path.read_bytes()
+    design = replace(design_for(declared), knob=knob.name, a="64", b="128")
+    journal.register(design)
+    bench = QuickBench(declared, design, say=quiet)
+    kept = bench.look()
+    assert kept.value == "64"
+    started = bench.start(kept, "128")
+    assert set(started.read_back.values()) == {"128"}
+    assert b"128" in path.read_bytes()
+    bench.put_back(kept)
+    assert path.read_bytes() == before
+    assert {reading.value for reading in live_readings(worker, knob)} == {"64"}

@@ -20,7 +20,7 @@ FLAG = ["--max-cap 7", "--max-cap=7", "--max_cap 7", "--max_cap=7", '--max-cap "
     "--max-cap 7;", "--max-cap\t7", "--max-cap 7\u00a08", "--max-cap 7\r", "--max-cap ~", "--max-cap a\\ b", "--max-cap '7'8", "# --max-cap 7", "--max-cap 7 #9", "--max-cap 7#9", "--max-cap *", "--max-cap !", "--no-max-cap"]  # fmt: skip
 ARG = ["--a 1", "--a=1", '--b "x y"', "m", "--a $X", '--a "$X"', "$X", '"$X"', "$M", "${M}", "$M/x", "--e $EXTRA", "$EXTRA", '"$@"', "$1", '"${A[@]}"', "${A[@]}", '"${A[*]}"', "${B[@]}", '"${B[@]}"', "--c", "--d -1", "> o", "2>&1", "< /dev/null",
     "<<< 1", "*.sh", "{1,2}", "\\\n", "\\\n  --f 2 \\\n ", "''", "--j '{\"q\": 1}'", "--a `echo 1`", "--a $((1+1))", "`echo --max-cap 9`", "-", "--max 3", "--m", "<(true)", "~", "$'x'", '$"x"', "&>o", ">o --g 3"]  # fmt: skip
-LINES = ["A=(--a 1)", "A=(--a 1 --max-cap 7)", "A=(--max-cap=7)", "A=(--max-cap)", "A=(\n  --a 1 # x\n  --max-cap 7\n)", "A=(--max-cap 7 # x\n)", "A+=(--b 2)", "A+=(--max-cap 7)", "A[1]=9", "unset A", "A=()", "declare -a A=(--max-cap 7)", "declare -A A=(--max-cap 7)",
+LINES = ["A=(--a 1)", "A=(--a 1 --max-cap 7)", "A=(--max-cap=7)", "A=(--max-cap)", "A=(\n  --a 1 # x\n  --max-cap 7\n)", "A=(--max-cap 7 # x\n)", "A+=(--b 2)", "A+=(--max-cap 7)", "true && A+=(--b 2)", "false && A+=(--b 2)", "if false; then A+=(--c); fi", "A+=(3)", "false && A+=(--max-cap 7)", "for i in 1 2; do A+=(--c); done", "A[1]=9", "unset A", "A=()", "declare -a A=(--max-cap 7)", "declare -A A=(--max-cap 7)",
     'A=(--a "$X")', "A=(--a $X)", "read -a A <<< '--max-cap 9'", 'B=("${A[@]}")', "X=3", "X=--max-cap=4", "X='3 4'", "M=/m", "M=${M:-/m}", "M=$X", "EXTRA='--a 1'", "EXTRA='--max-cap 9'", "Y=cap", "Y=max-cap", "run", "run --a 1", "run --max-cap 1", "run &", "f",
     "f() { run --max-cap 1; }", "run() { command run --max-cap 2; }", 'run() { command run --max-cap 2 "$@"; }', 'eval "run --max-cap 3"', 'eval "$X"', "source ./e.sh", ". ./bad.sh", "set -- --max-cap 5", "shift", "true", "cd .", "# --max-cap 5", "echo --max-cap 5",
     "cat <<EOF\nrun --max-cap 5\nEOF", "bash <<EOF\nrun --max-cap 5\nEOF", "bash -c 'run --max-cap 5'", "if true; then run --max-cap 5; fi", "exit 0", "set -f", "IFS=a", "alias run='run --max-cap 5'", "shopt -s expand_aliases\nalias run='run --max-cap 5'", "set -euo pipefail",
@@ -52,7 +52,7 @@ WORD = (
     st.sampled_from(TAME) | st.sampled_from(TAME) | st.sampled_from(ARG) | st.sampled_from(GOOD) | st.sampled_from(FLAG)
 )
 BEFORE = st.lists(
-    st.tuples(st.sampled_from(LINES[:9] + LINES[17:27]) | st.sampled_from(LINES), st.sampled_from(["\n", "\n", "\n", "; ", " && ", "\r\n"])), max_size=3
+    st.tuples(st.sampled_from(LINES[:12] + LINES[23:33]) | st.sampled_from(LINES), st.sampled_from(["\n", "\n", "\n", "; ", " && ", "\r\n"])), max_size=3
 )  # fmt: skip
 JUDGE = argparse.ArgumentParser(add_help=False)
 JUDGE.add_argument("--max-cap", "--max_cap", nargs="?", const="", action="append")
@@ -90,6 +90,10 @@ def holds_for(source: bytes, name: str) -> bool:
         f'#!/bin/sh\nprintf "%s\\0" run "$@" >> {folder}/seen; printf "\\1\\n" >> {folder}/seen\n'
     )
     (folder / "run").chmod(0o755)
+    for other in ("f", "m"):  # every word that may stand for a program is one
+        shutil.copy(folder / "run", folder / other)
+    (folder / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
+    (folder / "sudo").chmod(0o755)
     (folder / "e.sh").write_text("Z=1\n")
     (folder / "bad.sh").write_text("A=(--max-cap 8)\n")
     (folder / "serve.sh").write_bytes(source)
