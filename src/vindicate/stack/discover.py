@@ -2,7 +2,8 @@
 
 A service calls more than its upstream: databases, collectors, other services' ports. So a called port is a part of the chain
 only when it is named as an upstream, when a request of ours was seen to be passed on to it (`passed_on`), when what its callers
-get is what comes from there (`flowing`), or when the program behind it is one that serves models or leads to one. To anything else nothing is sent, and nothing is said against it.
+get is what comes from there (`flowing`), or when the program behind it is one that serves models or leads to one. To anything
+else nothing is sent, and nothing is said against it.
 """
 
 import asyncio
@@ -153,8 +154,8 @@ class _Search:
 
     # ---- the chain, level by level -------------------------------------------------------------------------------
 
-    async def ask_level(self, level: list[Node]) -> None:
-        """Ask every node what it is, and look meanwhile whom it calls; then see to whom it passes a request on."""
+    async def ask_level(self, level: list[Node], *, chats: bool = True) -> None:
+        """Ask every node what it is, and look meanwhile whom it calls; then see to whom it passes a request on, with *chats* a chat too."""
         answered = asyncio.Event()
         looking = asyncio.create_task(self.look_until(answered))
         answers = await asyncio.gather(*(ask(node.url, self.other_ports(node)) for node in level))
@@ -169,7 +170,7 @@ class _Search:
                 further = [await self.passed_by(self.local_node(one.port)) for one in self.listeners(passed)]
                 self.passed[node.key] = passed.difference(*further)
         for node in level:
-            if self.tokens > 0 and node.key not in self.handed and self.is_riddle(node, engines=True):
+            if chats and self.tokens > 0 and node.key not in self.handed and self.is_riddle(node, engines=True):
                 self.tokens -= 1
                 self.handed[node.key] = await handed_on(node.url, self.calls, set(self.tree(node)))
         riddles = [one for one in level if one.key not in self.flowing | self.handed and self.is_riddle(one)]
@@ -324,7 +325,7 @@ class _Search:
             and self.calls.leads_to_a_model(set(self.calls.holders(port)), {os.getpid()})
         ]
         candidates = [self.local_node(port) for port in likely[:_MAX_CANDIDATES]]
-        await self.ask_level(candidates)
+        await self.ask_level(candidates, chats=False)  # most of them belong to nobody's chain
         clients = self.calls.clients()
         by_key = {
             node.key: node
