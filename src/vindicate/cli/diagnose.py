@@ -163,11 +163,10 @@ def diagnose(
                 remedy=f"try: vindicate diagnose capture {url or ''}".rstrip() + f" --out {out_file or 'capture.json'}",
             )
         budget = 0 if no_probe else probe_budget
-        spent = min(_FINDING_TOKENS, budget // 8)
-        stack = _stack(url, stack_file, spent)
+        stack = _stack(url, stack_file, min(_FINDING_TOKENS, budget // 8))
         _check_running(client_pids)
         with _afar(stack, hosts, ssh, window_s) as joined:
-            capture = joined(_recorded(stack, window_s, budget - (spent if stack.file is None else 0), client_pids))
+            capture = joined(_recorded(stack, window_s, budget - stack.spent, client_pids))
         capture = replace(capture, blind=(*stack.notes, *capture.blind))
         if stack.others:
             urls = ", ".join(stack.others)

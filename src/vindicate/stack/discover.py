@@ -382,7 +382,8 @@ class _Search:
                 )
         ours = {pid for node in kept.values() for pid in self.tree(node)}
         others = tuple(one.url for one in self.others if not ours & set(one.pids))
-        stack = Stack(name="discovered", entry=entry.name, services=services, others=others, notes=(*self.notes,))
+        notes, spent = tuple(self.notes), len(self.handed)
+        stack = Stack(name="discovered", entry=entry.name, services=services, others=others, notes=notes, spent=spent)
         names = {key: node.name for key, node in kept.items()}
         return Found(stack, {names[key]: part for key, part in parts.items()}, {n.name: n for n in kept.values()})
 

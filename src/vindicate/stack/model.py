@@ -118,7 +118,7 @@ class Client:
 class Stack:
     """A chain of services, from the entry down; *file* is the stack file, ``None`` when it was discovered.
 
-    *others*: URLs of further chains seen then; *notes*: what could not be seen then, in sentences.
+    *others*: URLs of further chains seen then; *notes*: what could not be seen then, in sentences; *spent*: tokens asked for then.
     """
 
     name: str
@@ -129,6 +129,7 @@ class Stack:
     file: Path | None = None
     others: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    spent: int = 0
 
     @property
     def home(self) -> Path:
