@@ -75,7 +75,11 @@ def targets_of(stack: Stack, bootstrap_ports: dict[str, int | None]) -> tuple[li
         bootstrap_ports: By prefill service; those of the stack file come first.
     """
     path = [stack.service(name) for name in stack.path_from(stack.entry)]
-    whole = [Target(service, *_passed(stack, service.name)) for service in path if service.role in PROBED_ROLES]
+    whole = [
+        Target(service, *_passed(stack, service.name))
+        for service in path
+        if service.role in PROBED_ROLES and not service.is_side
+    ]
     prefills = [service for service in path if service.role == "prefill"]
     decodes = [service for service in path if service.role == "decode"]
     alone = [service.name for service in (*prefills, *decodes) if answers_alone(service)]

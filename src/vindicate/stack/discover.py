@@ -361,6 +361,8 @@ class _Search:
         below = reached(entry.key, by_key)
         kept = {key: node for key, node in by_key.items() if key in below and (node is entry or belongs(node, by_key))}
         parts = parts_of(kept)
+        # One request that went to several at once went to the sides of a pair.
+        sides = {_key(one.host, one.port) for found in self.handed.values() if len(found) > 1 for one in found}
         services = {
             node.name: Service(
                 name=node.name,
@@ -371,6 +373,7 @@ class _Search:
                 health="/health",
                 upstream=tuple(kept[one].name for one in node.upstream if one in kept),
                 opaque=part.opaque,
+                is_side=part.role == "engine" and node.key in sides,
             )
             for node, part in ((kept[key], parts[key]) for key in kept)
         }

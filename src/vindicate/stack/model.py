@@ -55,7 +55,11 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One service of the chain; *url* has no trailing slash. *opaque*: found, and it may call services that were not."""
+    """One service of the chain; *url* has no trailing slash.
+
+    *opaque*: found, and it may call services that were not. *is_side*: found as one side of a split pair, not known which; it
+    takes no whole request.
+    """
 
     name: str
     role: str
@@ -73,6 +77,7 @@ class Service:
     match: str | None = None
     bootstrap_port: int | None = None
     opaque: bool = False
+    is_side: bool = False
 
     @property
     def host(self) -> str:

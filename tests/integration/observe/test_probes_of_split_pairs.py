@@ -3,6 +3,7 @@
 import asyncio
 import time
 import zlib
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -179,3 +180,13 @@ def test_of_a_compressed_stream_that_is_kept_back_only_its_text_counts_as_arrive
 @pytest.mark.parametrize("body", [b"\x1f\x8bgarbage", b"".join(zipped(b"x" * 20_000_000))])
 def test_a_compressed_answer_that_is_none_or_far_too_large_is_garbage(body):
     assert streamed([body]).error == "garbage"
+
+
+def test_what_may_be_one_side_of_a_pair_is_not_asked_for_a_whole_answer():
+    """Found without a stack file: one request of ours went to both, and nothing says which is which."""
+    proxy, a, b = (
+        replace(side(name), role=role) for name, role in (("proxy", "proxy"), ("a", "engine"), ("b", "engine"))
+    )
+    services = (replace(proxy, upstream=("a", "b")), replace(a, is_side=True), b)
+    whole, _ = targets_of(Stack(name="s", entry="proxy", services={one.name: one for one in services}), {})
+    assert [target.service.name for target in whole] == ["proxy", "b"]
